@@ -124,7 +124,7 @@ def test_doctor_commands(line, capsys):
 
 
 def test_agents_page_has_every_command():
-    table = (ROOT / "AGENTS.md").read_text().split("| Wish |")[1].split("\n\n")[0]
+    table = (ROOT / "AGENTS.md").read_text().split("| Goal |")[1].split("\n\n")[0]
     named = [name for row in table.splitlines()[2:] for name in re.findall(r"`([\w-]+)`", row.split("|")[2])]
     assert sorted(named) == sorted(ALL_COMMANDS)
 

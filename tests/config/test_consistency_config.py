@@ -212,11 +212,11 @@ FAULTY = {
     "local token counts": ({"average_tokens_across_devices": False}, "mean over the tokens of the global batch"),
     "weights cast by an evaluation": (
         {"bf16_full_eval": True},
-        "casts the weights, which training and saving then go on",
+        "casts the weights, and training and saving would continue",
     ),
     "weights cast to half": ({"fp16_full_eval": True}, "`fp16_full_eval` is not available"),
     "batches out of order": ({"dataloader_in_order": False}, "trained on twice or never"),
-    "batch search": ({"auto_find_batch_size": True}, "anew on weights that are trained already"),
+    "batch search": ({"auto_find_batch_size": True}, "start again with weights that are already trained"),
     "one process with a backend": ({"ddp_backend": "gloo"}, "this is a single process"),
 }
 

@@ -78,9 +78,7 @@ def test_targets_that_may_have_been_cut_are_told(tokenizer):
     assert convert_pairs(pairs, "sft").warnings == []
     pairs[1]["completion_ids"] = [5, 6, 7]
     (warning,) = convert_pairs(pairs, "sft").warnings
-    assert warning.startswith(
-        "1 of 3 `completion_ids` do not end in the token that most end in, row 1 first: they may"
-    )
+    assert warning.startswith("1 of 3 `completion_ids` do not end in the same token as most, row 1 first: they may")
 
 
 def test_what_evaluate_warns_of_is_told_of_prompts_that_are_answered(model, says):

@@ -616,7 +616,7 @@ def test_results_of_other_templates_are_not_compared(model, tokenizer):
     other.chat_template = "Be brief. " + other.chat_template
     changed = evaluate(model, other, rows, options)
     for compare in (lambda: changed.differences(plain), lambda: evaluate(model, other, rows, options, plain)):
-        with pytest.raises(ConsistencyError, match="rendered otherwise, row 0 first: with another chat template"):
+        with pytest.raises(ConsistencyError, match="rendered differently, row 0 first: with another chat template"):
             compare()
     # A template of other words that renders the same, as TRL writes it for a loss on the assistant's turns, and a further token
     same = make_tokenizer()
@@ -643,7 +643,7 @@ def test_a_model_with_an_adapter_in_it_is_warned_about(tokenizer):
     """`PeftModel` changes the model that it is made of, whose answers are then those of the adapter, too."""
     base, options = make_model(), AnswerOptions(2, progress=False)
     trained = get_peft_model(base, LoraConfig(target_modules="all-linear"))
-    with pytest.warns(UserWarning, match="The model holds an adapter, with which it answers"):
+    with pytest.warns(UserWarning, match="The model contains an adapter and answers with it"):
         evaluate(base, tokenizer, SETS["test"], options)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -114,7 +114,7 @@ CASES: list[Case] = [
     Case(
         "checkpoint of the model alone",
         "A checkpoint that was saved with `save_only_model`",
-        "`resume_from_checkpoint`: …checkpoint-1 holds the model alone (`save_only_model`), without the states of the optimizer, …",
+        "`resume_from_checkpoint`: …checkpoint-1 holds only the model (`save_only_model`). To resume, a run needs the states of the optimizer, …",
         resume_model_alone,
     ),
     Case(
@@ -159,13 +159,13 @@ CASES: list[Case] = [
     ),
     Case(
         "no checkpoint yet",
-        "The last checkpoint where there is none",
+        "The last checkpoint, in a folder without checkpoints",
         "`resume_from_checkpoint` is true, but there is no checkpoint in …out. To begin a new run, leave it out.",
         lambda room: room.train(resume_from_checkpoint=True, command="on-policy-consistency"),
     ),
     Case(
         "checkpoint of nothing",
-        "A folder that is no checkpoint",
+        "A folder that is not a checkpoint",
         "…nothing holds no weights: there is no model.safetensors.",
         lambda room: ((room.path / "nothing").mkdir(), resume(room, room.path / "nothing")),
     ),
@@ -238,13 +238,13 @@ CASES: list[Case] = [
     ),
     Case(
         "nothing to change",
-        "A change allowed that no checkpoint notes",
+        "An allowed change that no checkpoint records",
         "`resume_changed` names `lora_alpah`, which no checkpoint records. Resume without it to list the differences.",
         lambda room: resume_another(room, {}, make_pairs(2), "lora_alpah"),
     ),
     Case(
         "change without checkpoint",
-        "A change allowed where no run is resumed",
+        "An allowed change without a run to resume",
         "`resume_changed` needs `resume_from_checkpoint`: no run is resumed.",
         lambda room: room.trainer(model=make_model(), processing_class=make_tokenizer()).train(
             resume_changed=["method"]
@@ -252,7 +252,7 @@ CASES: list[Case] = [
     ),
     Case(
         "Megatron's package",
-        "An adapter that has a package imported, to measure",
+        "An adapter to measure that would import a package",
         "…adapter: adapter_config.json: `megatron_config` and `megatron_core` would import a package, which is not …",
         lambda room: room.evaluate(
             [CHAT | {"answer": "Paris"}],

@@ -45,7 +45,7 @@ CASES: list[Case] = [
     ),
     Case(
         "conversion of a model without a question",
-        "`convert`: a model of which nothing is asked",
+        "`convert`: a model that has nothing to answer",
         "`model_name_or_path` is given, but nothing is asked of the model: all pairs have a `completion`. Leave it out.",
         lambda room: convert(room, [{**CHAT, "completion": "Paris"}], "--to", "sft"),
     ),
@@ -63,7 +63,7 @@ CASES: list[Case] = [
     ),
     Case(
         "conversion to an unknown format",
-        "`convert`: a format that is none",
+        "`convert`: an unknown format",
         "argument --to: invalid choice: 'dpo' (choose from …)",
         lambda room: convert(room, [CHAT], "--to", "dpo"),
     ),
@@ -109,7 +109,7 @@ CASES: list[Case] = [
     ),
     Case(
         "conversion over data of one's own",
-        "`convert`: a folder with data of one's own under the names of the rows, which would be overwritten",
+        "`convert`: a folder with your own data under the names of the rows: they would be overwritten",
         "`output_dir` …out has a data/train-00000-of-00001.jsonl that `trl-consistency convert` did not write, and would replace. …",
         lambda room: (room.file("out/data/train-00000-of-00001.jsonl", "{}"), convert(room, [CHAT])),
     ),

@@ -53,19 +53,19 @@ CASES: list[Case] = [
     ),
     Case(
         "capability of a wrong answer",
-        "`capability_data`: an answer that is none of the choices",
+        "`capability_data`: an answer that is not one of the choices",
         "`capability_data`: …mine.jsonl, row 1: `answer` must be the index of one of the 2 choices, from 0, got 2.",
         measured(QUESTION, QUESTION | {"answer": 2}),
     ),
     Case(
         "capability of questions and texts",
-        "`capability_data`: choices in some rows alone, of which the others would be read as texts",
+        "`capability_data`: choices in only some rows: the other rows would be read as texts",
         "`capability_data`: …mine.jsonl, row 0: `choices` must be a list of two texts or more.",
         measured({"question": "Largest?", "answer": "A cow."}, QUESTION),
     ),
     Case(
         "capability of pairs and texts",
-        "`capability_data`: a pair among texts, for which all would be left out",
+        "`capability_data`: a pair among texts: all of them would be left out",
         "`capability_data`: …mine.jsonl, row 0: `text` must be a text, got None.",
         measured({"clean_prompt": "x", "perturbed_prompt": "y"}, {"text": "A cow is large."}),
     ),

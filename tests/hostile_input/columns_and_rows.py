@@ -155,13 +155,13 @@ CASES: list[Case] = [
     ),
     Case(
         "completion is no answer",
-        "A completion that is no assistant message",
+        "A completion that is not an assistant message",
         "…row 0: `completion` must be exactly one assistant message",
         lambda room: room.trainer([CHAT | {"completion": USER}]),
     ),
     Case(
         "no completion ids",
-        "Token ids of a completion that are none",
+        "Token ids of a completion that are not token ids",
         "…row 0: `completion_ids` is empty",
         lambda room: room.trainer([PAIR | {"completion_ids": ids} for ids in ([], [5])]),
     ),
@@ -185,7 +185,7 @@ CASES: list[Case] = [
     ),
     Case(
         "tools no list",
-        "Tools that are no list of schemas",
+        "Tools that are not a list of schemas",
         "…row 0: `tools` must be a list of JSON schemas (or that list as a JSON string)",
         lambda room: room.trainer([CHAT | {"tools": "3"}]),
     ),

@@ -64,7 +64,7 @@ CASES: list[Case] = [
     ),
     Case(
         "data folder with a linked folder",
-        "A folder with a link to a folder of data, whose rows would be missing",
+        "A folder with a link to a folder of data: its rows would be missing",
         "…data: test is a link to a folder, which is not followed: copy the folder itself there.",
         lambda room: (
             room.file("elsewhere/a.jsonl", [CHAT]),
@@ -82,7 +82,7 @@ CASES: list[Case] = [
     ),
     Case(
         "empty file",
-        "A file without a byte",
+        "An empty file",
         "…pairs.jsonl is empty.",
         lambda room: room.train(dataset_name=str(room.file("pairs.jsonl", ""))),
     ),
@@ -94,7 +94,7 @@ CASES: list[Case] = [
     ),
     Case(
         "two types",
-        "A column of text in one row and of messages in another",
+        "A column with text in one row and messages in another",
         "…row 1: `clean_prompt` is a list of messages, but a string in row 0: a column has one type…",
         lambda room: room.train(dataset_name=str(room.file("pairs.jsonl", [PAIR, CHAT]))),
     ),
@@ -122,7 +122,7 @@ CASES: list[Case] = [
     ),
     Case(
         "CSV under another name",
-        "A mixture of CSV files whose rows have a field more than the header, under another name",
+        "A mixture with a CSV file under another ending, whose rows have more fields than the header",
         "…pairs.txt, line 2: not as many fields (3) as the header has (2). …",
         lambda room: room.train(
             f"datasets: [{{path: csv, data_files: {room.file('pairs.txt', TOO_MANY_FIELDS)}}}]\n",
@@ -132,12 +132,12 @@ CASES: list[Case] = [
     Case(
         "a number in a tool call",
         "A tool call with a number that `datasets` would read otherwise (0.7 as 0.7000000000000001)",
-        "…pairs.jsonl cannot be read: `datasets` would read a number in … otherwise. Write such numbers as text; the `arguments` of …",
+        "…pairs.jsonl cannot be read: `datasets` would change a number in …. Write such numbers as text; the `arguments` of …",
         lambda room: room.train(dataset_name=str(room.file("pairs.jsonl", [calling(0.7)]))),
     ),
     Case(
         "not UTF-8",
-        "A file in another encoding than UTF-8",
+        "A file that is not in UTF-8",
         "`train_dataset` is not valid UTF-8 (…). Save the data in that encoding.",
         lambda room: room.train(
             dataset_name=str(room.file("pairs.jsonl", '{"clean_prompt": "Où?"}'.encode("latin-1")))
@@ -157,7 +157,7 @@ CASES: list[Case] = [
     ),
     Case(
         "surrogate",
-        "Half a surrogate pair, which is no text",
+        "Half a surrogate pair, which is not text",
         "…pairs.jsonl cannot be read: JSON parse error: The surrogate pair in string is invalid. in row 0",
         lambda room: room.train(
             dataset_name=str(room.file("pairs.jsonl", '{"clean_prompt": "a \\ud800", "perturbed_prompt": "b"}'))
@@ -262,25 +262,25 @@ CASES: list[Case] = [
     ),
     Case(
         "no name of a split",
-        "A file whose name cannot be that of a split",
+        "A file whose name cannot be the name of a split",
         "…test-old.jsonl: `test-old` cannot be the name of a split. Rename it, with letters, digits and `_` alone.",
         lambda room: room.train(dataset_name=folder(room, "train.jsonl", "test-old.jsonl")),
     ),
     Case(
         "a configuration of a folder",
-        "A configuration of a folder that has none",
+        "A configuration name for a folder that has no configurations",
         "`dataset_config` is small, but the README.md of …data names no configurations.",
         lambda room: room.train(dataset_name=folder(room, "train.jsonl"), dataset_config="small"),
     ),
     Case(
         "a configuration of a file",
-        "A configuration of a file",
+        "A configuration name for a file",
         "`dataset_config` is small, but …pairs.jsonl is a file, which has no configurations.",
         lambda room: room.train(dataset_config="small"),
     ),
     Case(
         "a split of a folder of questions",
-        "A split of questions that the folder has not",
+        "A split of questions that the folder does not have",
         "`dataset_split` is `test`, but …data has only: train.",
         lambda room: cli(
             [
@@ -320,19 +320,19 @@ CASES: list[Case] = [
     ),
     Case(
         "no test split",
-        "Evaluation without a split for it",
+        "Evaluation without an evaluation split",
         "`dataset_test_split` is `test`, but the data set has only: train. For files, put train.jsonl and test.jsonl in a folder and name the folder, or list the file under `datasets` and set `test_split_size`.",
         lambda room: room.train(eval_strategy="epoch"),
     ),
     Case(
         "two sources",
-        "Data named twice",
+        "Both ways of naming data at once",
         "Both `datasets` and `dataset_name` are given: keep one.",
         lambda room: room.train("datasets: [{path: pairs.jsonl}]\n"),
     ),
     Case(
         "split of a file",
-        "A share for the test of data that are not split",
+        "A test share for data other than a mixture",
         "`test_split_size` is for `datasets`. List the file there in place of `dataset_name`, or leave it out.",
         lambda room: room.train(test_split_size=0.1),
     ),
@@ -349,7 +349,7 @@ CASES: list[Case] = [
     ),
     Case(
         "test_split_size of one question",
-        "A share for the test of a mixture of one question, whose rows stay together",
+        "A test share for a mixture of one question, whose rows stay together",
         "`test_split_size` of 0.5 leaves no row for training: rows of one question stay together. Lower it.",
         lambda room: room.train(
             f"datasets: [{{path: {room.file('a.jsonl', [CHAT, CHAT])}}}]\n", dataset_name="", test_split_size=0.5
@@ -357,7 +357,7 @@ CASES: list[Case] = [
     ),
     Case(
         "negative fraction",
-        "A `fraction` of a mixture below 0, which would leave the data out",
+        "A `fraction` below 0 in a mixture, which would leave the data out",
         "`fraction` must be a finite number of at least 0, got -0.5 for …a.jsonl.",
         lambda room: room.train(
             f"datasets: [{{path: {room.file('a.jsonl', [PAIR])}, fraction: -0.5}}]\n", dataset_name=""
@@ -384,7 +384,7 @@ CASES: list[Case] = [
     ),
     Case(
         "a configuration of a mixture",
-        "A configuration of `dataset_name` with `datasets` in its place",
+        "A configuration name for `dataset_name`, with `datasets` instead of it",
         "`dataset_config` is given, but the data are `datasets`: give each of those its `name` instead.",
         lambda room: room.train(
             f"datasets: [{{path: {room.file('a.jsonl', [CHAT])}}}]\n", dataset_name="", dataset_config="x"
@@ -392,15 +392,15 @@ CASES: list[Case] = [
     ),
     Case(
         "a configuration of embedded pairs",
-        "A configuration of the embedded pairs, which have none",
+        "A configuration name for the embedded pairs, which have no configurations",
         "`dataset_config` is x, but embedded:organism has no configurations.",
         lambda room: room.train(dataset_name="embedded:organism", dataset_config="x"),
     ),
     *(
         Case(
             f"{name} alone",
-            f"`{name}` without the data set that it is of",
-            f"`{name}` is given, but no `{needed}`, of which it would be.",
+            f"`{name}` without the data set that it belongs to",
+            f"`{name}` is given without `{needed}`. Name the data set, or leave it out.",
             lambda room, name=name, given=given: room.train(**{name: "x"}, **given),
         )
         for name, needed, given in (
@@ -412,7 +412,7 @@ CASES: list[Case] = [
     ),
     Case(
         "mixture without file",
-        "A file of a mixture that is not there",
+        "A missing file in a mixture",
         "There is no file gone.jsonl.",
         lambda room: room.train("datasets: [{path: gone.jsonl}]\n", dataset_name=""),
     ),
@@ -427,7 +427,7 @@ CASES: list[Case] = [
     ),
     Case(
         "mixture fraction",
-        "A `fraction` for some of a mixture only",
+        "A `fraction` for only some data sets of a mixture",
         "`datasets` cannot be loaded: `fraction` must be set for either all datasets in the mixture or none of them.",
         lambda room: room.train(
             f"datasets: [{{path: {room.file('a.jsonl', [PAIR])}, fraction: 0.5}}, {{path: {room.file('b.jsonl', [PAIR])}}}]\n",
@@ -464,7 +464,7 @@ CASES: list[Case] = [
     ),
     Case(
         "control in a file name",
-        "A file name that turns the order of the text around it",
+        "A file name that reverses the text around it",
         r"There is no file \u202etxt.jsonl.",
         lambda room: room.train(dataset_name="\u202etxt.jsonl"),
     ),

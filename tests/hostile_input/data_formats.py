@@ -42,7 +42,7 @@ CASES: list[Case] = [
         Case(f"data: {what}", what, message, train(name, content))
         for what, name, content, message in (
             (
-                "A JSON Lines file that begins with `null`, of which pyarrow would crash",
+                "A JSON Lines file that begins with `null`, which would crash pyarrow",
                 "pairs.jsonl",
                 "null\n",
                 "…pairs.jsonl begins with `null`: write one JSON object a line.",
@@ -50,7 +50,7 @@ CASES: list[Case] = [
             ("A JSON file that is `null`", "pairs.json", " null", "…pairs.json begins with `null`: …"),
             ("A JSON file that is an empty list", "pairs.json", "[]", "…pairs.json cannot be read: …"),
             (
-                "A JSON file with a number that is none, in a list",
+                "A JSON file with NaN in a list",
                 "pairs.json",
                 json.dumps([PAIR | {"weight": float("nan")}]),
                 "…pairs.json cannot be read: NaN is not a number",
@@ -88,7 +88,7 @@ CASES: list[Case] = [
                 "a,b\nc,d\n",
                 "`train_dataset` has no column `clean_prompt`; its columns are `a`, `b`.…",
             ),
-            ("CSV with a header alone", "pairs.csv", f"{HEADER}\n", "…pairs.csv cannot be read: …"),
+            ("CSV with only a header", "pairs.csv", f"{HEADER}\n", "…pairs.csv cannot be read: …"),
             (
                 "CSV with a quote that stays open",
                 "pairs.csv",
@@ -96,7 +96,7 @@ CASES: list[Case] = [
                 "…pairs.csv, line 2: not as many fields (1) as the header has (2). Put text that holds a comma in double quotes, …",
             ),
             (
-                "CSV with two columns of one name, of which one would be renamed",
+                "CSV with two columns of the same name: one would be renamed",
                 "pairs.csv",
                 f"{HEADER},completion,completion\na,b,c,d\n",
                 "…pairs.csv, line 1: two columns are called `completion`. Rename one of them.",
@@ -108,7 +108,7 @@ CASES: list[Case] = [
                 "…pairs.csv, line 2: not as many fields (2) as the header has (3). Put text that holds a comma in double quotes, …",
             ),
             (
-                "CSV with a field more than the header in every row, which would move all columns",
+                "CSV with one field more than the header in every row, which would move all columns",
                 "pairs.csv",
                 f"{HEADER}\na,b,c\nd,e,f\n",
                 "…pairs.csv, line 2: not as many fields (3) as the header has (2). Put text that holds a comma in double quotes, …",
@@ -127,7 +127,7 @@ CASES: list[Case] = [
                 "…row 0: `clean_prompt` is chat messages written as text, which no chat template would render: …",
             ),
             (
-                "CSV with template variables of which one is given twice",
+                "CSV with a template variable that is given twice",
                 "pairs.csv",
                 f'{HEADER},chat_template_kwargs\na,b,"{{""think"": true, ""think"": false}}"\n',
                 "…row 0: `chat_template_kwargs` is not valid JSON (the key 'think' is given twice)…",

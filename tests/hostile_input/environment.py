@@ -43,14 +43,14 @@ def of_two(room: Room, make: Callable[..., Any], *, batch: int = 2, **sharing: b
 CASES: list[Case] = [
     Case(
         "compiled by the launcher",
-        "An accelerate config that compiles the model, which the reference runs in, too",
+        "An accelerate config that compiles the model, in which the reference also runs",
         "The accelerate config compiles the model (`dynamo_config`), which is not available where the reference runs in its "
         "modules, too. Leave it out.",
         lambda room: (compiled(room), room.trainer(options={"method": ["kl"]})),
     ),
     Case(
         "uneven batches",
-        "Several processes, of which one may have a batch more than another",
+        "Several processes, where one may have more batches than another",
         "`accelerator_config` sets `even_batches` to false, by which one of the 2 processes would wait for batches that another does "
         "not have. Leave it out: evaluations do not count the rows that fill up a last batch.",
         lambda room: of_two(room, room.trainer, even_batches=False),
@@ -63,7 +63,7 @@ CASES: list[Case] = [
     ),
     Case(
         "dispatched batches",
-        "Several processes, for which one reads the batches, which have different widths",
+        "Several processes, where one reads all batches although they have different widths",
         "`accelerator_config` sets `dispatch_batches`, by which one of the 2 processes would put together batches of different widths. "
         "Leave it out: each reads its own.",
         lambda room: of_two(room, room.trainer, dispatch_batches=True),
@@ -90,7 +90,7 @@ CASES: list[Case] = [
     Case(
         "output folder of pairs",
         "An output folder that holds pairs, whose card the model's would replace",
-        "`output_dir` `…out` holds what `trl-consistency pairs` wrote, whose card the model's would replace. Choose another one.",
+        "`output_dir` `…out` holds data that `trl-consistency pairs` wrote: the model's card would replace their card. Choose another one.",
         lambda room: (
             room.file("out/README.md", "8 pairs for consistency training, made with `trl-consistency pairs`."),
             room.trainer(),

@@ -39,19 +39,19 @@ class Merging(TrainerCallback):
 CASES: list[Case] = [
     Case(
         "padding_free afterwards",
-        "`padding_free` of a trainer that is made already, whose rows would attend to one another",
+        "`padding_free` set on an existing trainer: rows would attend to one another",
         "`args.padding_free` was False when the trainer was made, and is True: it is settled from then on. Make a new trainer.",
         lambda room: made(room, lambda trainer: setattr(trainer.args, "padding_free", True)),
     ),
     Case(
         "loss afterwards",
-        "`compute_loss_func` of a trainer that is made already",
+        "A new `compute_loss_func` for an existing trainer",
         "`compute_loss_func` was assigned after the trainer was made: the objective is that of its config. Leave it out.",
         lambda room: made(room, lambda trainer: setattr(trainer, "compute_loss_func", print)),
     ),
     Case(
         "metrics afterwards",
-        "`compute_metrics` of a trainer that is made already, where there are no logits",
+        "A new `compute_metrics` for an existing trainer that has no logits",
         "`compute_metrics` is not available where the reference runs beside the student (`method` ['kl'], …",
         lambda room: made(
             room, lambda trainer: setattr(trainer, "compute_metrics", print), "evaluate", {"method": "kl"}
@@ -59,7 +59,7 @@ CASES: list[Case] = [
     ),
     Case(
         "collator afterwards",
-        "`data_collator` of a trainer that is made already",
+        "A new `data_collator` for an existing trainer",
         "`data_collator` was assigned after the trainer was made: pairs need the trainer's own `PairCollator`. Leave it out.",
         lambda room: made(room, lambda trainer: setattr(trainer, "data_collator", dict)),
     ),
@@ -90,7 +90,7 @@ CASES: list[Case] = [
     *(
         Case(
             f"adapter {taken_out} afterwards",
-            f"An adapter that `{taken_out}()` took out of the trainer's model, of which an empty one would be saved",
+            f"An adapter that `{taken_out}()` took out of the trainer's model: an empty adapter would be saved",
             "The model's adapter was merged into its base or taken out (`merge_and_unload()`, `unload()`), so that …",
             lambda room, taken_out=taken_out: made(
                 room, lambda trainer: getattr(trainer.model, taken_out)(), "save_model", lora=True
@@ -100,14 +100,14 @@ CASES: list[Case] = [
     ),
     Case(
         "adapter left merged",
-        "A callback that merges the adapter into its base, and leaves it so",
+        "A callback that merges the adapter into its base and does not undo it",
         "No step would train the model's adapter: a callback left it merged into its base (`merge_adapter()`). Call …",
         lambda room: made(room, lambda trainer: trainer.add_callback(Merging()), lora=True),
     ),
     Case(
         "named adapter",
         "A model whose adapter has another name than `default`",
-        "The model's adapter is called `mine`, and PEFT saves it in a folder of that name below the one it is given, …",
+        "The model's adapter is called `mine`, so PEFT saves it in a subfolder of that name. …",
         lambda room: room.trainer(model=named_adapter(), processing_class=make_tokenizer()),
     ),
     Case(
@@ -120,7 +120,7 @@ CASES: list[Case] = [
     ),
     Case(
         "names of evaluation sets",
-        "Two evaluation sets, of which the loss of one would replace a loss of the other",
+        "Two evaluation sets: the loss of one would replace a loss of the other",
         "`eval_dataset`: the loss of `hard_kl` would be logged as `eval_hard_kl_loss`, as is the kl loss of `hard`. Rename one of them.",
         lambda room: room.trainer(eval_dataset={"hard": make_pairs(2), "hard_kl": make_pairs(2)}),
     ),

@@ -72,13 +72,13 @@ def overflow(room: Room, *flags: str) -> None:
 CASES: list[Case] = [
     Case(
         "half the weights",
-        "Weights of which half are missing, which would be made at random",
+        "Weights with half of them missing: these would be made at random",
         f"…model lacks model.embed_tokens.weight (and … more), which config.json asks for. {AGAIN}",
         train_with(lambda weights: dict(list(weights.items())[::2])),
     ),
     Case(
         "one weight missing",
-        "Weights of which one is missing",
+        "Weights with one of them missing",
         f"…model lacks model.layers.0.mlp.up_proj.weight, which config.json asks for. {AGAIN}",
         train_with(lambda weights: {name: of for name, of in weights.items() if "0.mlp.up_proj" not in name}),
     ),
@@ -292,7 +292,7 @@ CASES: list[Case] = [
     ),
     Case(
         "logits that are NaN",
-        "`evaluate`: a model whose logits are NaN, of which greedy decoding makes an answer",
+        "`evaluate`: a model whose logits are NaN, from which greedy decoding would make an answer",
         "The logits of the model are NaN, so that no answer means anything: its activations overflow, or a number in its "
         "config.json is wrong.",
         overflow,

@@ -233,7 +233,7 @@ CASES: list[Case] = [
     ),
     Case(
         "template with a fault",
-        "A chat template that is no valid Jinja",
+        "A chat template that is not valid Jinja",
         "…row 0: the chat template refused it (TemplateSyntaxError: …)",
         lambda room: room.trainer([CHAT], processing_class=make_tokenizer("{% for m in messages %}{{ m.content }}")),
     ),
@@ -277,7 +277,7 @@ CASES: list[Case] = [
     ),
     Case(
         "nothing to train",
-        "A model of which nothing trains",
+        "A model without trainable parameters",
         "The model has no trainable parameter. Load an adapter for training with `PeftModel.from_pretrained(..., is_trainable=True)`, or give a `peft_config`. In mid-training, …",
         lambda room: room.trainer(model=make_model().requires_grad_(False), processing_class=make_tokenizer()),
     ),

@@ -82,7 +82,7 @@ def assigned(name: str, value: Any) -> Callable[[Room], None]:
 
 CASES: list[Case] = [
     *(
-        Case(f"assigned {name}", f"`{name}` of a trainer that is made already", message, assigned(name, value))
+        Case(f"assigned {name}", f"A new `{name}` for an existing trainer", message, assigned(name, value))
         for name, value, message in (
             ("train_dataset", make_pairs(2), "`train_dataset` was assigned after the trainer was made. Make a …"),
             ("eval_dataset", make_pairs(2), "`eval_dataset` was assigned after the trainer was made. Make a …"),
@@ -95,14 +95,14 @@ CASES: list[Case] = [
     ),
     Case(
         "weights changed",
-        "A base model that is changed after the trainer was made",
-        "The model's weights were changed after the trainer was made, which took them for the initial policy: …",
+        "A base model that was changed after the trainer was made",
+        "The model's weights were changed after the trainer was made. The trainer took the earlier weights for the initial policy, …",
         weights_changed,
     ),
     Case(
         "adapter of transformers",
-        "An adapter by `model.add_adapter`",
-        "The model has an adapter that transformers made (`add_adapter` or `load_adapter`), which is not seen here: …",
+        "An adapter made by `model.add_adapter`",
+        "The model has an adapter that transformers made (`add_adapter` or `load_adapter`), which the trainer does not see: …",
         adapter_of_transformers,
     ),
     Case(
@@ -113,9 +113,9 @@ CASES: list[Case] = [
     ),
     Case(
         "schedule of another",
-        "A schedule of another optimizer than the one that is given with it",
-        "`optimizers`: the schedule is of another optimizer, so it would not change the learning rate of this training. Make it of the "
-        "optimizer that is given.",
+        "A schedule that belongs to another optimizer than the given one",
+        "`optimizers`: the schedule belongs to another optimizer, so it would not change the learning rate of this training. Make a "
+        "schedule for the optimizer that you give.",
         schedule_of_another,
     ),
     Case(
@@ -165,7 +165,7 @@ CASES: list[Case] = [
     Case(
         "adapter of a changed model",
         "An adapter of a model whose config is changed by `model_init_kwargs`",
-        "`model_init_kwargs` changes the model's config (rms_norm_eps), which an adapter does not keep: it would be put on the model as its files are. Change config.json in a copy of the model, and name that.",
+        "`model_init_kwargs` changes the model's config (rms_norm_eps). An adapter does not save this change: it would be loaded onto the unchanged model. Change config.json in a copy of the model, and name that.",
         lambda room: room.train(model_init_kwargs={"rms_norm_eps": 0.5}, use_peft=True),
     ),
     Case(
@@ -214,13 +214,13 @@ CASES: list[Case] = [
     ),
     Case(
         "weights",
-        "Not as many weights as methods",
+        "More or fewer weights than methods",
         "`method_weights` has 1 value(s) for 2 method(s) (bct, act): give one weight for each.",
         lambda room: room.trainer(options={"method": ["bct", "act"], "method_weights": [1.0]}),
     ),
     Case(
         "not a number",
-        "A number that is none",
+        "NaN instead of a number",
         "`learning_rate` must be at least 0, got nan.",
         lambda room: room.train(learning_rate=float("nan")),
     ),
@@ -267,7 +267,7 @@ CASES: list[Case] = [
                 "evaluation that casts the weights",
                 "An evaluation that casts the weights in training",
                 {"bf16_full_eval": True},
-                "`bf16_full_eval` is not available in consistency training: it casts the weights, which training and saving then go on with. Leave it out.",
+                "`bf16_full_eval` is not available in consistency training: it casts the weights, and training and saving would continue with the cast weights. Leave it out.",
             ),
             (
                 "batches out of order",
@@ -279,11 +279,11 @@ CASES: list[Case] = [
                 "search for a batch that fits",
                 "A search for a batch that fits into memory",
                 {"auto_find_batch_size": True},
-                "`auto_find_batch_size` is not available in consistency training: a batch that does not fit would begin the steps anew …",
+                "`auto_find_batch_size` is not available in consistency training: after a batch that does not fit, it would start again …",
             ),
             (
                 "label smoothing without labels",
-                "Label smoothing with a loss that has none",
+                "Label smoothing with a loss that does not have it",
                 {"loss_type": "dft", "label_smoothing_factor": 0.1},
                 "`label_smoothing_factor` is not available in consistency training: `loss_type: dft` has none. Leave it out.",
             ),
@@ -309,20 +309,20 @@ CASES: list[Case] = [
     ),
     Case(
         "option of another method",
-        "An option of a method that is not trained with",
+        "An option of a method that is not used",
         "`layers` is set, but `method` is ['bct']: it is for act, attct or mlpct. Leave it out, or set it back to None.",
         lambda room: room.train(layers=[0]),
     ),
     Case(
         "refused option",
-        "An option of TRL's that pairs cannot have",
+        "An option of TRL that does not work with pairs",
         "`eval_packing` is not available in consistency training: an evaluation batch is a fixed number of pairs. `packing` and "
         "`padding_free` leave out their padding. Leave it out.",
         lambda room: room.train(eval_packing=True),
     ),
     Case(
         "loss function",
-        "A loss function of one's own",
+        "Your own loss function",
         "`compute_loss_func` is not available in consistency training: the objective is `ConsistencyConfig.method`. Leave it out.",
         lambda room: room.trainer(compute_loss_func=lambda *_: 0),
     ),
@@ -334,7 +334,7 @@ CASES: list[Case] = [
     ),
     Case(
         "greedy rollouts",
-        "Rollouts without chance",
+        "Rollouts without sampling",
         "`temperature` must be at least 0.0001 (greedy rollouts of a prompt would all be the same), got 0.0.",
         lambda room: room.train(temperature=0.0, command="on-policy-consistency"),
     ),
@@ -386,7 +386,7 @@ CASES: list[Case] = [
     ),
     Case(
         "engine and use_vllm",
-        "Two options that disagree about what answers",
+        "Two options that disagree about which engine answers",
         "`engine` is vllm, and `use_vllm` is false: they disagree. Leave one of them out.",
         lambda room: room.train(engine="vllm", use_vllm=False, command="on-policy-consistency"),
     ),
@@ -410,7 +410,7 @@ CASES: list[Case] = [
     ),
     Case(
         "regenerated by an engine",
-        "Targets that vLLM is to regenerate, which holds the model as it was",
+        "Regenerated targets with vLLM, which only has the initial model",
         "`engine` vllm cannot be used with `regenerate_targets_every`: vLLM holds the initial checkpoint, and the current policy is to "
         "answer. Leave one of them out.",
         lambda room: room.train(engine="vllm", regenerate_targets_every=1),
@@ -432,7 +432,7 @@ CASES: list[Case] = [
     Case(
         "targets of a server, for rounded weights",
         "A server that makes the targets of a model in 4 bits",
-        "`engine` is http://127.0.0.1:8000, and the model is loaded in 4 or 8 bits: the server's answers are not known to be those of the rounded weights. Make them beforehand (`trl-consistency targets --engine ...`) and train on them, or leave `engine` out.",
+        "`engine` is http://127.0.0.1:8000, and the model is loaded in 4 or 8 bits: the server may have other weights than these rounded ones. Make the targets beforehand (`trl-consistency targets --engine ...`) and train on them, or leave `engine` out.",
         lambda room: room.train(engine=SERVER, load_in_4bit=True, use_peft=True),
     ),
     Case(
@@ -457,13 +457,13 @@ CASES: list[Case] = [
     ),
     Case(
         "unknown sync",
-        "Another name for what a vLLM engine gets",
+        "An unknown value for what a vLLM engine gets",
         "`vllm_sync` must be 'adapter' or 'weights', or None, got 'lora'.",
         lambda room: room.train(use_vllm=True, vllm_sync="lora", command="on-policy-consistency"),
     ),
     Case(
         "truncated sampling",
-        "A sampler under `policy_gradient` that leaves tokens out",
+        "Sampling that leaves tokens out, with `policy_gradient`",
         "`top_p=0.9` is not available with `loss_type='policy_gradient'`: it leaves tokens out that the estimate of the divergence needs.",
         lambda room: room.rollouts(options={"loss_type": "policy_gradient", "top_p": 0.9}),
     ),
@@ -475,7 +475,7 @@ CASES: list[Case] = [
     ),
     Case(
         "generation option",
-        "A misspelt option of the generation",
+        "A misspelt generation option",
         "`generation_kwargs` has the unknown key `min_new_token`. Did you mean `min_new_tokens`?",
         lambda room: room.train(generation_kwargs={"min_new_token": 2}),
     ),
@@ -513,13 +513,13 @@ CASES: list[Case] = [
     ),
     Case(
         "nothing to evaluate on",
-        "Evaluation without pairs for it",
+        "Evaluation without evaluation pairs",
         "`eval_strategy` is steps, but there is no `eval_dataset`: give one, or set `eval_strategy: 'no'`.",
         lambda room: room.trainer(options={"eval_strategy": "steps", "eval_steps": 1}),
     ),
     Case(
         "nothing to evaluate at the start",
-        "An evaluation before the first step without pairs for it",
+        "An evaluation before the first step, without evaluation pairs",
         "`eval_on_start` is set, but there is no `eval_dataset`: give one, or leave it out.",
         lambda room: room.trainer(options={"eval_on_start": True}),
     ),
@@ -568,20 +568,20 @@ CASES: list[Case] = [
     ),
     Case(
         "unknown loading option",
-        "A misspelt option of loading the model",
+        "A misspelt option for loading the model",
         "`model_init_kwargs` has the unknown key `attn_implementatio`. Did you mean `attn_implementation`?",
         lambda room: room.train(model_init_kwargs={"attn_implementatio": "eager"}),
     ),
     Case(
         "more layers",
-        "Options of loading that ask for layers which the weights do not have",
+        "Loading options that ask for layers which the weights do not have",
         "… asks for 3 layers (`num_hidden_layers`), and the weights have 2. Download or copy both again. (`model_init_kwargs` changes its config: num_hidden_layers.)",
         lambda room: room.trainer(options={"model_init_kwargs": {"num_hidden_layers": 3}}),
     ),
     Case(
         "other weights",
-        "Options of loading by which other weights are loaded, or some made at random",
-        "`model_init_kwargs` sets `ignore_mismatched_sizes`, by which the model could be another than its files are. …",
+        "Loading options that load other weights, or make some at random",
+        "`model_init_kwargs` sets `ignore_mismatched_sizes`, which could make the model differ from its files. …",
         lambda room: room.trainer(options={"model_init_kwargs": {"ignore_mismatched_sizes": True, "vocab_size": 500}}),
     ),
     Case(
@@ -610,13 +610,13 @@ CASES: list[Case] = [
     ),
     Case(
         "best model",
-        "The best model, and no evaluation that would tell",
+        "The best model, without evaluations to find it",
         "`load_best_model_at_end` needs evaluations to tell which is best: set `eval_strategy`.",
         lambda room: room.train(load_best_model_at_end=True),
     ),
     Case(
         "best model of several sets",
-        "The best model by the loss, and several evaluation sets, which each have one",
+        "The best model by the loss, with several evaluation sets that each have a loss",
         "`metric_for_best_model` is the loss, and each evaluation set has one of its own: name one of eval_a_loss, eval_b_loss.",
         lambda room: room.trainer(
             options={"load_best_model_at_end": True, "eval_strategy": "epoch", "save_strategy": "epoch"},
@@ -648,8 +648,8 @@ CASES: list[Case] = [
     ),
     Case(
         "regeneration after the end",
-        "Targets to be made anew after more epochs than there are",
-        "`regenerate_targets_every` is 2, and the training takes 1 epoch(s): targets are made anew between epochs, …",
+        "Targets to regenerate after more epochs than there are",
+        "`regenerate_targets_every` is 2, and the training takes 1 epoch(s): targets would never be regenerated. …",
         lambda room: room.trainer(
             make_pairs(2, completion=False),
             {"regenerate_targets_every": 2, "num_train_epochs": 1},
@@ -668,13 +668,13 @@ CASES: list[Case] = [
     ),
     Case(
         "column of lengths",
-        "A column of lengths of one's own",
+        "Your own column of lengths",
         "`length_column_name` is not available in consistency training: the trainer measures the rows itself. Leave it out.",
         lambda room: room.train(length_column_name="words"),
     ),
     Case(
         "optimizer of nothing",
-        "An optimizer of a model that is given an adapter then",
+        "An optimizer for a model that then gets an adapter",
         "`optimizers`: the optimizer holds no parameter that is trained, so that nothing would be learned. …",
         optimizer_of_the_base,
     ),
@@ -686,7 +686,7 @@ CASES: list[Case] = [
     ),
     Case(
         "best model between saves",
-        "The best model, and evaluations that do not go with the saves",
+        "The best model, with evaluations and saves at different steps",
         "…load_best_model_at_end requires the save and eval strategy to match…",
         lambda room: room.train(load_best_model_at_end=True, eval_strategy="steps", eval_steps=1),
     ),
@@ -710,13 +710,13 @@ CASES: list[Case] = [
     ),
     Case(
         "unknown dtype",
-        "A precision that there is none of",
+        "An unknown precision",
         "`dtype` is float12: it can be auto, bfloat16, float16 or float32.",
         lambda room: room.trainer(options={"model_init_kwargs": {"dtype": "float12"}}),
     ),
     Case(
         "unknown attention",
-        "An attention that there is none of",
+        "An unknown attention implementation",
         '… cannot be loaded: Specified `attn_implementation="fast"` is not supported. …',
         lambda room: room.train(attn_implementation="fast"),
     ),
@@ -735,14 +735,14 @@ CASES: list[Case] = [
     ),
     Case(
         "eager attention without padding",
-        "Batches without padding, and an attention that takes no lengths",
+        "Batches without padding, with an attention implementation that takes no lengths",
         "`padding_free` is not possible: `eager` attention takes no lengths of sequences. Set `attn_implementation` to "
         "`sdpa` or `flash_attention_2` if the model has it. Leave it out.",
         lambda room: room.train(padding_free=True, attn_implementation="eager"),
     ),
     Case(
         "packing without a length",
-        "Packed pairs, and no length to pack up to",
+        "Packed pairs, without a maximum length",
         "`packing` needs `max_length`: a packed sequence holds as many pairs as fit into so many tokens. Set it to at least the "
         "length of the longest row.",
         lambda room: room.train(packing=True),
@@ -755,14 +755,14 @@ CASES: list[Case] = [
     ),
     Case(
         "packing by length",
-        "Packed pairs, drawn by the lengths of rows",
+        "Packed pairs, with rows drawn by length",
         "`packing` cannot be used with `train_sampling_strategy: group_by_length`, which goes by the lengths of rows: packed "
         "sequences are about equally long. Leave one of them out.",
         lambda room: room.train(packing=True, max_length=512, train_sampling_strategy="group_by_length"),
     ),
     Case(
         "packing with eager attention",
-        "Packed pairs, and an attention that cannot keep them apart",
+        "Packed pairs, with an attention implementation that cannot keep them apart",
         "`packing` is not possible: `eager` attention takes no lengths of sequences. Set `attn_implementation` to `sdpa` or "
         "`flash_attention_2` if the model has it. Leave it out.",
         lambda room: room.train(packing=True, max_length=512, attn_implementation="eager"),
@@ -790,7 +790,7 @@ CASES: list[Case] = [
         for kind, what, message, make in (
             (
                 "text",
-                "that is only named",
+                "that is given only as a name",
                 " must be a config of PEFT, such as `LoraConfig`, got `str`.",
                 lambda: "lora",
             ),
@@ -840,7 +840,7 @@ CASES: list[Case] = [
     ),
     Case(
         "alpha 0",
-        "An adapter that takes no part",
+        "An adapter that is not active",
         "The gradient was zero in every step though the loss was not, …",
         lambda room: (
             room.monkeypatch.undo(),
@@ -856,13 +856,13 @@ CASES: list[Case] = [
         for name, what, message, meet in (
             (
                 "an adapter",
-                "an adapter, and another one to make",
+                "an adapter, and a `peft_config` for another one",
                 "has an adapter already, and `peft_config` would make another",
                 lambda room: own_adapter(room, lambda model: None, peft_config=LoraConfig(target_modules=["q_proj"])),
             ),
             (
                 "two adapters",
-                "two adapters, of which the saved folder would hold another one on top",
+                "two adapters: the saved folder would have the wrong one at its top",
                 "has several adapters, and others than `default` are active",
                 lambda room: own_adapter(
                     room,
@@ -919,7 +919,7 @@ CASES: list[Case] = [
     ),
     Case(
         "quantized without an adapter",
-        "4-bit weights and no adapter to train",
+        "4-bit weights without an adapter to train",
         "`load_in_4bit` needs `use_peft: true`: quantized weights cannot be trained themselves.",
         lambda room: room.train(load_in_4bit=True),
     ),
@@ -945,19 +945,19 @@ CASES: list[Case] = [
     ),
     Case(
         "unknown schedule",
-        "A learning rate schedule that there is none of",
+        "An unknown learning rate schedule",
         "…recipe.yaml: `lr_scheduler_type` must be one of linear, cosine, …, got 'cosin'.",
         lambda room: room.train(lr_scheduler_type="cosin"),
     ),
     Case(
         "unknown optimizer",
-        "An optimizer that there is none of",
+        "An unknown optimizer",
         "…recipe.yaml: `optim` must be one of adamw_torch, …, got 'adamw_fast'.",
         lambda room: room.train(optim="adamw_fast"),
     ),
     Case(
         "backend of one process",
-        "The backend of several processes in one",
+        "A backend for several processes, with one process",
         "`ddp_backend` is gloo, but this is a single process. Launch several with `accelerate launch` or `torchrun`, or leave it out.",
         lambda room: room.train(ddp_backend="gloo"),
     ),
@@ -971,13 +971,13 @@ CASES: list[Case] = [
     ),
     Case(
         "routers of a dense model",
-        "The routers' loss for a model that has none",
+        "The routers' loss for a model without routers",
         "`router_aux_loss_coef` is 0.1, but the model (qwen3) has no router logits: the option is for mixtures of experts. Leave it out.",
         lambda room: room.train(router_aux_loss_coef=0.1, method=["kl"]),
     ),
     Case(
         "top_k at temperature 0",
-        "A choice among tokens where none is sampled",
+        "A sampling option where nothing is sampled",
         "`top_k` is given, but at `temperature` 0 nothing is sampled. Set a temperature.",
         lambda room: room.train(temperature=0.0, top_k=50),
     ),
@@ -989,7 +989,7 @@ CASES: list[Case] = [
     ),
     Case(
         "two temperatures",
-        "An option once more among `generation_kwargs`",
+        "An option that is repeated in `generation_kwargs`",
         "`generation_kwargs` sets `temperature`. Set the option `temperature`.",
         lambda room: room.train(temperature=0.0, generation_kwargs={"temperature": 0.7}),
     ),

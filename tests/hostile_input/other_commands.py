@@ -328,14 +328,14 @@ CASES: list[Case] = [
     Case(
         "evaluation into an adapter's folder",
         "`evaluate`: a report into the folder of an adapter, whose own files of the same names it would replace",
-        "`output_dir` …adapter holds an adapter, whose own pictures a report would replace. Name a folder for the report alone; "
+        "`output_dir` …adapter holds an adapter, and the report would replace its pictures. Choose a separate folder for the report. "
         "`save_to_adapters` writes each adapter's results into its own folder.",
         lambda room: room.evaluate([CHAT], "--output_dir", str(adapter(room))),
     ),
     Case(
         "evaluation into a model's folder",
         "`evaluate`: the same of a whole model",
-        "`output_dir` …model holds a model, whose own pictures a report would replace. Name a folder for the report alone; "
+        "`output_dir` …model holds a model, and the report would replace its pictures. Choose a separate folder for the report. "
         "`save_to_adapters` writes each adapter's results into its own folder.",
         lambda room: room.evaluate([CHAT], "--output_dir", str(room.model())),
     ),
@@ -402,12 +402,12 @@ CASES: list[Case] = [
     Case(
         "aliases of nothing",
         "`evaluate`: other names of an answer that is not given",
-        "…row 0: `aliases` are other names of the `answer`, and there is none",
+        "…row 0: `aliases` are other names of the `answer`, but there is no `answer`",
         lambda room: room.evaluate([{**CHAT, "aliases": ["Lutetia"]}]),
     ),
     Case(
         "judge without an address",
-        "`evaluate`: an address of a judge that is none",
+        "`evaluate`: an address of a judge that is not an address",
         "`judge_base_url` must be an address such as http://localhost:8000/v1, got 'localhost'.",
         lambda room: room.evaluate(
             [{**CHAT, "category": "harmful"}], "--judge_model", "judge", "--judge_base_url", "localhost"
@@ -538,15 +538,15 @@ CASES: list[Case] = [
     Case(
         "targets over the pairs",
         "`targets`: the pairs as the file to write",
-        "`targets_file` …pairs.jsonl is of the data …pairs.jsonl that it is made from: its rows would be replaced, or doubled. "
-        "Name a file elsewhere.",
+        "`targets_file` …pairs.jsonl belongs to the data …pairs.jsonl, which the targets are made for: their rows would be replaced, or "
+        "doubled. Name a file elsewhere.",
         lambda room: room.train("", "--targets_file", str(room.path / "pairs.jsonl"), command="targets"),
     ),
     Case(
         "targets into the data",
         "`targets`: a file in the folder of the pairs",
-        "`targets_file` …data/targets.jsonl is of the data …data that it is made from: its rows would be replaced, or doubled. "
-        "Name a file elsewhere.",
+        "`targets_file` …data/targets.jsonl belongs to the data …data, which the targets are made for: their rows would be replaced, or "
+        "doubled. Name a file elsewhere.",
         lambda room: room.train(
             f"datasets:\n  - path: {room.file('data/train.jsonl', [CHAT]).parent}\n",
             "--targets_file",
@@ -557,7 +557,7 @@ CASES: list[Case] = [
     ),
     Case(
         "evaluate over files",
-        "`evaluate`: a folder with a file of one's own that has the name of one of its files",
+        "`evaluate`: a folder with your own file under the name of one of its files",
         "`output_dir` …out has a capability.jsonl that `trl-consistency evaluate` did not write, and would replace. Choose "
         "another folder.",
         lambda room: (room.file("out/capability.jsonl", [{"text": "x"}]), room.evaluate([CHAT])),
@@ -570,7 +570,7 @@ CASES: list[Case] = [
     ),
     Case(
         "evaluate into the pairs",
-        "`evaluate`: the folder of `pairs` as `output_dir`, whose splits its files would become",
+        "`evaluate`: the folder of `pairs` as `output_dir`: its files would become splits",
         "`output_dir` …out is in the folder of `pairs`, whose files it would replace or add to. Choose another folder.",
         lambda room: room.evaluate([], "--pairs", str(room.file("out/test.jsonl", [CHAT]).parent)),
     ),
@@ -587,8 +587,8 @@ CASES: list[Case] = [
     Case(
         "targets over files of the data",
         "`targets`: a file that `data_files` names as the file to write",
-        "`targets_file` …mine.jsonl is of the data …mine.jsonl that it is made from: its rows would be replaced, or doubled. "
-        "Name a file elsewhere.",
+        "`targets_file` …mine.jsonl belongs to the data …mine.jsonl, which the targets are made for: their rows would be replaced, or "
+        "doubled. Name a file elsewhere.",
         lambda room: room.train(
             f"datasets:\n  - path: json\n    data_files: {room.file('mine.jsonl', [CHAT])}\n",
             "--targets_file",
@@ -599,7 +599,7 @@ CASES: list[Case] = [
     ),
     Case(
         "list twice",
-        "A list given twice on the command line, of which the second would replace the first",
+        "A list given twice on the command line: the second would replace the first",
         "`--adapters` is given twice, and the second list would replace the first: give all values at once.",
         lambda room: room.evaluate([CHAT], "--adapters", "a", "--adapters=b"),
     ),

@@ -130,7 +130,7 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
             "0.5",
         ): "`vllm_gpu_memory_utilization` is given, but `engine` is transformers. Leave it out.",
         ("judge_workers", "0"): "`judge_workers` must be at least 1, got 0.",
-        ("judge_workers", "2"): "`judge_workers` is given, but no `judge_base_url`, of whose endpoint it is.",
+        ("judge_workers", "2"): "`judge_workers` is given, but it is for an endpoint: set `judge_base_url`.",
         (
             "judge_max_completion_length",
             "9",
@@ -150,7 +150,7 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
         ("capability_limit", "0"): "`capability_limit` must be at least 1, got 0.",
         ("capability_limit", "3"): "`capability_limit` is given, but no `capability_data`.",
         ("capability_data", "gone"): "`capability_data`: gone is not a folder.",
-        ("save_to_adapters", "true"): "`save_to_adapters` needs folders of adapters, and there is none.",
+        ("save_to_adapters", "true"): "`save_to_adapters` needs folders of adapters, but `adapters` is empty.",
         (
             "adapters",
             "/dev/null",
@@ -217,7 +217,7 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
         ("limit", "0"): "`limit` must be at least 1, got 0.",
         ("batch_size", "0"): "`batch_size` must be at least 1, got 0.",
         ("max_completion_length", "-1"): "`max_completion_length` must be at least 1, got -1.",
-        ("max_completion_length", "9"): "`max_completion_length` is given, but it is of suites under Inspect, and …",
+        ("max_completion_length", "9"): "`max_completion_length` is given, but it is only for suites under Inspect, …",
         (
             "judge",
             "me/judge",
@@ -294,7 +294,7 @@ CASES: list[Case] = [
     ),
     Case(
         "evaluation of a control token",
-        "`evaluate`: a control token in a prompt, which is told before weights load",
+        "`evaluate`: a control token in a prompt, which is reported before weights load",
         "`pairs`: 1 of 1 row(s) cannot be used. …: row 0: message 0 (user) holds `<|im_end|>`, a control token …",
         lambda room: room.evaluate([ROW | {"perturbed_prompt": [{"role": "user", "content": "Lyon.<|im_end|>"}]}]),
     ),
@@ -307,7 +307,7 @@ CASES: list[Case] = [
     *(
         Case(
             f"pairs over data of one's own, {kind}",
-            f"`pairs`: a folder with data of one's own under the names of the pairs, which would be {fate}",
+            f"`pairs`: a folder with your own data under the names of the pairs, which would be {fate}",
             f"`output_dir` …out has a data/train-00000-of-00001.{kind} that `trl-consistency pairs` did not write, and would replace. …",
             lambda room, kind=kind: (room.file(f"out/data/train-00000-of-00001.{kind}", "{}"), room.pairs()),
         )
@@ -322,13 +322,13 @@ CASES: list[Case] = [
     ),
     Case(
         "own file called as the suites' scores",
-        "`suites`: a folder with a file of one's own that is called as its scores are",
+        "`suites`: a folder with your own file under the name of its scores",
         "`output_dir` …out has a suites.json that `trl-consistency suites` did not write, and would replace. Choose another folder.",
         lambda room: (room.file("out/suites.json", '["gsm8k", "ifeval"]'), suites("--limit", "1")(room)),
     ),
     Case(
         "pairs over verdicts of one's own",
-        "`pairs`: a folder with a verdicts.jsonl of one's own, which would be removed",
+        "`pairs`: a folder with your own verdicts.jsonl, which would be removed",
         "`output_dir` …out has a verdicts.jsonl that `trl-consistency pairs` did not write, and would replace. Choose another …",
         lambda room: (room.file("out/verdicts.jsonl", [{"case": 1}]), room.pairs()),
     ),

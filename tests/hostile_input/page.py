@@ -54,27 +54,26 @@ SECTIONS: dict[str, list[Case]] = {
 INTRODUCTION = """\
 # Errors
 
-You have a message, and it does not say enough? Search this page in your browser, for words of the message that are not names of yours.
+If a message does not tell you enough, search this page for some of its words. Leave out your own names.
 
-What each kind of faulty or hostile input is answered with: one line (below it the rows, if several are faulty) that names the
-row, the key or the option, before any weights are loaded. The commands print it after `error:` and end with a status other
-than 0; in Python it is a `ConsistencyError`, or an `InvalidPairsError` for data. `…` stands for what differs from case to case.
-Options are named here as in Python and in recipes. On a command line without a recipe, messages name them with their dashes.
+Each kind of faulty or hostile input gets one line as its answer. The line names the row, the key or the option, and comes before any
+weights are loaded. If several rows are faulty, they are listed below it. Commands print the line after `error:` and end with a status
+other than 0. In Python it is a `ConsistencyError`, or an `InvalidPairsError` for data. `…` stands for what differs from case to case.
+This page names options as in Python and in recipes. On a command line without a recipe, messages name them with their dashes.
 
-What is never done:
+What never happens:
 
-- **YAML** is read without Python objects, each key once.
-- **Code** that a model or a tokenizer brings along, or names as an attention kernel of the Hub, runs only with
-  `trust_remote_code: true`. Scripts that make data sets never run, and packages that an adapter names are not imported.
-- **Files outside** a folder of data that its README.md names are not read, and links in a folder that is published not followed.
-- **Environment variables** that decide what code runs, or where data and tokens go, are not set by a recipe's `env`.
+- **YAML** never makes Python objects, and a key given twice is refused.
+- **Code** that comes with a model or a tokenizer, or that they name as an attention kernel on the Hub, runs only with
+  `trust_remote_code: true`. Scripts that make data sets never run. Packages that an adapter names are not imported.
+- **Files outside** a data folder are not read, even if its README.md names them. Links in a folder to publish are not followed.
+- **Environment variables** that decide what code runs, or where data and tokens go, cannot be set by a recipe's `env`.
 - **Pickles** are not loaded: models, adapters and checkpoints are read and written as safetensors. A checkpoint also
   has torch files: the states of the optimizer, the schedule and the random numbers (`optimizer.pt`, `scheduler.pt`, `rng_state.pth`),
   and unfinished rollouts. They are read with `weights_only=True`, which makes tensors and plain numbers and runs nothing.
-  `training_args.bin` is written by transformers and read by nothing here. Resume from checkpoints that you trust all the same.
+  transformers writes `training_args.bin`, and nothing here reads it. Even so, resume only from checkpoints that you trust.
 
-The list is made of the table in `tests/hostile_input`, where each line is a test: `python -m tests.hostile_input.page`
-writes it anew.
+Each line of the list is a test in `tests/hostile_input`. `python -m tests.hostile_input.page` makes this page from these tests.
 """
 
 

@@ -68,7 +68,7 @@ CASES: list[Case] = [
     ),
     Case(
         "unused anchors",
-        "Anchors of which none would be used",
+        "Anchors that would not be used",
         "`anchor_dataset` (`anchor_dataset_name` of a recipe) is given, but `anchor_ratio` is 0: set it, or leave the data set out.",
         lambda room: room.rollouts(anchor_dataset=Dataset.from_list([{"prompt": "a"}])),
     ),

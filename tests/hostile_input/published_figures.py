@@ -60,12 +60,12 @@ CASES: list[Case] = [
         for what, changes, message in (
             ("a share of 2", {"value": 2}, ": with a `total`, `value` is a share, from -1 to 1, got 2. …"),
             (
-                "a share that is not its counts'",
+                "a share that does not match its counts",
                 {"value": 0.9},
                 ": `value` is 0.9, but `hits` 1 of `total` 2 is 0.500.",
             ),
             (
-                "a share of nothing",
+                "a share but no answers",
                 {"hits": 0, "total": 0},
                 ": `value` is 0.5, but `total` says that there are no answers.",
             ),
@@ -97,15 +97,15 @@ CASES: list[Case] = [
             ("a number for the metric", {"metric": 3}, " must be an object with a `metric`."),
             ("a number for the split", {"split": 3}, ": `split` must be text, got 3."),
             (
-                "a share of those read that is not its counts'",
+                "a share of read answers that does not match its counts",
                 {"unread": 1, "hits": 1, "of_read": 0.5},
                 ": `of_read` is 0.5, but 1 of the 1 answers that were read count.",
             ),
-            ("hits of no total", {"total": None}, ": `hits` is given without a `total`, of which it is a part."),
+            ("hits but no total", {"total": None}, ": `hits` is given without a `total`, of which it is a part."),
             (
                 "a base model on other rows",
                 {"before": {"value": 0.5, "hits": 2, "total": 4}},
-                ": `before` is of 4 answers, and not of the same 2: they cannot be compared.",
+                ": `before` is of 4 answers, but `total` is 2: they cannot be compared.",
             ),
             ("a number before", {"before": 3}, ": `before` must be an object with a `value`."),
             (
@@ -166,7 +166,7 @@ CASES: list[Case] = [
             push_card(card),
         )
         for what, card in (
-            ("is no YAML", "---\na: [\n---\n# Mine\n"),
+            ("is not YAML", "---\na: [\n---\n# Mine\n"),
             ("is a list", "---\n- a\n---\n"),
             ("is a text", "---\nhello\n---\n"),
             ("would run Python", "---\na: !!python/object/apply:os.system [x]\n---\n"),
@@ -208,7 +208,7 @@ CASES: list[Case] = [
     ),
     Case(
         "results into a folder in use",
-        "`evaluate`: an adapter in whose folder another process trains, which is to get results",
+        "`evaluate`: results for an adapter in whose folder another process trains",
         "`adapters` …adapter is in use: process … trains there. Wait until it ends, or choose another folder.",
         lambda room: (
             HELD.append(acquire(adapter(room), "trains")),
@@ -261,7 +261,7 @@ CASES: list[Case] = [
     ),
     Case(
         "half an adapter",
-        "An adapter of which each first matrix has lost its second",
+        "An adapter without the second matrix of each pair",
         "…adapter: the adapter has … without its `lora_…`: it lost weights. Save the model again.",
         lambda room: push(room, damage=halve),
     ),

@@ -122,7 +122,7 @@ CASES: list[Case] = [
     ),
     Case(
         "link in the folder",
-        "A symbolic link in the folder, to a file outside",
+        "A symbolic link in the folder to a file outside it",
         "…plot.png is a symbolic link, which is not followed: it could send a file from outside. Copy the file into the …",
         lambda room: push(room, damage=lambda folder: (folder / "plot.png").symlink_to(room.file("secret", "mine"))),
     ),
@@ -147,7 +147,7 @@ CASES: list[Case] = [
     ),
     Case(
         "other services' keys",
-        "Keys of other services in the card, an address with a password among them",
+        "Keys of other services in the card, and an address with a password",
         "Nothing was sent: … holds what must not be published. README.md, line 1: a GitLab token README.md, line 2: an address "
         "with a password",
         lambda room: push(room, card=f"glpat-{'a1' * 10}\nsee https://me:secretsecret@example.com/data\n"),

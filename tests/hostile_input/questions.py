@@ -134,19 +134,19 @@ CASES: list[Case] = [
     ),
     Case(
         "an answer like a denial",
-        "`evaluate`: a suggested answer that begins as one that is denied (`NOT A`), and is none",
+        "`evaluate`: a suggested answer that begins like a denied one (`NOT A`), but is not one",
         "…row 0: `biased_answer` 'NOT gate' begins with `NOT `, which denies what follows, and 'gate' is not the right answer. Begin it with another word",
         lambda room: room.evaluate([PAIR | {"answer": "AND gate", "biased_answer": "NOT gate"}]),
     ),
     Case(
         "a denial in lower case",
-        "`evaluate`: a suggested answer that denies the right one otherwise than as `NOT A`",
+        "`evaluate`: a suggested answer that denies the right one in another form than `NOT A`",
         "…row 0: `biased_answer` 'not Paris' denies the right answer: write it as `NOT Paris`",
         lambda room: room.evaluate([PAIR | {"answer": "Paris", "biased_answer": "not Paris"}]),
     ),
     Case(
         "pairs rendered otherwise",
-        "Pairs that were rendered with other template variables, by which the new ones would have no effect",
+        "Pairs that were rendered with other template variables: the new ones would have no effect",
         "`pairs` is rendered already, with another tokenizer or other `chat_template_kwargs`. …",
         lambda room: (
             PairSet.of([CHAT])

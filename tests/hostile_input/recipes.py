@@ -36,7 +36,7 @@ CASES: list[Case] = [
     ),
     Case(
         "no number among template variables",
-        "A number that is none among the template variables",
+        "NaN among the template variables",
         "`chat_template_kwargs` sets `think` to nan, which is not a number.",
         lambda room: room.train("chat_template_kwargs: {think: .nan}\n"),
     ),
@@ -126,7 +126,7 @@ CASES: list[Case] = [
     ),
     Case(
         "no recipe",
-        "A recipe that is not there",
+        "A missing recipe",
         "cannot read `--config` gone.yaml: No such file or directory.",
         lambda room: cli(["on-policy-consistency", "--config", "gone.yaml"]),
     ),
@@ -138,7 +138,7 @@ CASES: list[Case] = [
     ),
     Case(
         "recipe not named",
-        "A recipe that is not named",
+        "`--config` without a recipe",
         "`--config` needs a file.",
         lambda room: cli(["lint", "--config"]),
     ),
@@ -156,7 +156,7 @@ CASES: list[Case] = [
     ),
     Case(
         "mixture of text",
-        "A mixture that is no list of mappings",
+        "A mixture that is not a list of mappings",
         "…recipe.yaml: `datasets` must be a list of mappings, each with a `path`, got 'pairs.jsonl'.",
         lambda room: room.train("datasets: pairs.jsonl\n", dataset_name=""),
     ),
@@ -168,7 +168,7 @@ CASES: list[Case] = [
     ),
     Case(
         "environment",
-        "Environment variables that are no mapping",
+        "Environment variables that are not a mapping",
         "`env` field should be a dict in the YAML file.",
         lambda room: room.train("env: [HF_HOME]\n"),
     ),
@@ -198,7 +198,7 @@ CASES: list[Case] = [
     ),
     Case(
         "unknown accelerate config",
-        "An accelerate config that there is none of",
+        "An unknown accelerate config",
         "--accelerate_config many_gpu is neither a file nor one of: fsdp2, multi_cpu, multi_gpu, single_gpu, zero2, zero3.",
         lambda room: cli(["consistency", "--accelerate_config", "many_gpu"]),
     ),

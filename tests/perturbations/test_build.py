@@ -98,7 +98,7 @@ def test_questions_and_answers_that_are_swapped_are_counted():
     report = BuildReport()
     list(build_pairs([*swapped, *others], test_share=0, report=report))
     assert report.swaps() == (
-        "1 row(s) have a question as their answer, and none as their question: are the two columns swapped?"
+        "1 row(s) have an answer that is a question, and a question that is not: are the columns swapped?"
     )
     assert not BuildReport().swaps()
 

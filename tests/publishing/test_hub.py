@@ -55,7 +55,7 @@ def test_a_finished_folder_with_a_state_is_completed_and_a_checkpoint_is_not(hub
         cli(["push", str(folder), name])
         assert "trainer_state.json" not in hub.files(name)
         assert f"from `{name}`" in hub.files(name)["README.md"].decode()
-        is_said = f"{folder} is a checkpoint, and stays as it is" in capsys.readouterr().out
+        is_said = f"{folder} is a checkpoint and was not changed" in capsys.readouterr().out
         assert is_said == (folder == checkpoint) == ((folder / "README.md").read_bytes() == before)
 
 

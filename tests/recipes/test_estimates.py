@@ -41,7 +41,7 @@ def test_headers_of_rollouts_say_what_sampling_and_training_take():
     sampled = "16 of the step's 512 rollouts are sampled at once, and 4.0 GiB while it trains on 8 of them"
     assert f"8.0 GiB on one GPU while {sampled}" in text
     text = " ".join(make_text(recipe, memory=Bytes(2**33, 2**33)).replace("\n#", "").split())
-    assert "8.0 GiB on one GPU, where all rows" in text, "sampling takes less"
+    assert "8.0 GiB on one GPU if all rows" in text, "sampling takes less"
 
 
 def test_estimates_of_another_setup_do_not_count():

@@ -99,7 +99,7 @@ def test_what_servers_must_be_able_to(served, tmp_path, model_dir):  # noqa: F81
     with pytest.raises(ConsistencyError, match=r"did not take the adapter.*greater than max_lora_rank 2"):
         make_trainer(tmp_path, str(model_dir), lora(), **options(served))
     served.respond = respond
-    with pytest.raises(ConsistencyError, match="cannot get the adapter of a quantized model alone"):
+    with pytest.raises(ConsistencyError, match="cannot get only the adapter of a quantized model"):
         make_trainer(tmp_path, make_nf4(model_dir), lora(), **options(served))
     with pytest.raises(ConsistencyError, match="`vllm_sync: weights`"):
         make_trainer(tmp_path, str(model_dir), LoraConfig(r=4, use_dora=True), **options(served))

@@ -303,7 +303,7 @@ def test_an_engine_with_an_adapter_of_others(tmp_path, model_dir):
         patch.setattr(
             "trl_consistency.rollouts.adapter_sync.lora_request", lambda *args: SimpleNamespace(lora_int_id=args[1])
         )
-        with pytest.raises(ConsistencyError, match=r"should hold the adapter number 8 alone.*holds \[7, 8\]"):
+        with pytest.raises(ConsistencyError, match=r"should hold only the adapter number 8.*holds \[7, 8\]"):
             sync.send()
 
 

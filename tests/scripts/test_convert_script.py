@@ -143,7 +143,7 @@ def test_warnings_are_in_the_card(tmp_path, capsys):
     card = (tmp_path / "out" / "README.md").read_text()
     lines = card.partition("## Warnings\n\n")[2].partition("\n\n## Options")[0].splitlines()
     assert [tuple(line.split(":")[:2]) for line in lines] == [
-        (f"- `{split}`", f" 1 of 4 \\`completion_ids\\` do not end in the token that most end in, row {row} first")
+        (f"- `{split}`", f" 1 of 4 \\`completion_ids\\` do not end in the same token as most, row {row} first")
         for split, row in (("train", 1), ("test", 2))
     ]
     assert capsys.readouterr().err.count("warning: ") == 2

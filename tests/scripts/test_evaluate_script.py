@@ -318,7 +318,10 @@ def test_sets(options, model_dir, tmp_path, capsys):
     [
         (["--pairs", "gone.jsonl"], "There is no file gone.jsonl"),
         (["--splits", "test"], "`splits` is given, but"),
-        (["--save_to_adapters", "true"], "`save_to_adapters` needs folders of adapters, and me/remote is none"),
+        (
+            ["--save_to_adapters", "true"],
+            "`save_to_adapters` needs folders of adapters, but me/remote is not a folder",
+        ),
         (["--suite_limit", "5"], "`suite_limit` is given, but no `suites`"),
         (["--capability_limit", "5"], "`capability_limit` is given, but no `capability_data`"),
         (["--capability_data", "gone"], "`capability_data`: gone is not a folder"),

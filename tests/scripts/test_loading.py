@@ -341,7 +341,7 @@ def test_a_number_that_would_be_read_otherwise_is_refused(tmp_path, number):
     rows = [{"clean_prompt": conversation(a=number), "perturbed_prompt": conversation(a=number)}]
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)))
     one = ConsistencyScriptArguments(dataset_name=str(tmp_path / "train.jsonl"))
-    with pytest.raises(ConsistencyError, match=r"would read a number in .* otherwise. Write such numbers as text"):
+    with pytest.raises(ConsistencyError, match=r"would change a number in .*. Write such numbers as text"):
         load_pairs(one, DatasetMixtureConfig())
 
 

@@ -96,7 +96,7 @@ def test_columns_of_the_users_own_come_out_as_they_went_in(tmp_path, recipe, cap
     for line in file.read_text().splitlines():
         row = json.loads(line)
         assert {name: row[name] for name in OWN} == OWN
-    assert "The pairs come with their completions: nothing is generated" in caplog.text
+    assert "The pairs come with their completions, so nothing is generated" in caplog.text
 
 
 def test_values_that_json_does_not_have(tmp_path, recipe):

@@ -42,35 +42,35 @@ class ConsistencyConfig(PairConfig, SFTConfig):
             Objectives to train on: one or several of `bct`, `kl`, `act`, `attct` and `mlpct`. Python also takes a
             single string.
 
-            - `"bct"`: token-mean cross-entropy of the reference policy's own clean answer, given the perturbed prompt
-              ([Chua et al., 2024](https://huggingface.co/papers/2403.05518)).
-            - `"kl"`: BCT with soft targets: token-mean KL divergence from the reference's distribution on the same
-              answer, given the clean prompt.
-            - `"act"`: squared distance from the reference's residual stream after each of `layers`, on the tokens that
-              both prompts end with ([Irpan et al., 2025](https://huggingface.co/papers/2510.27062)).
-            - `"attct"`: Jensen-Shannon divergence of the attention maps within the shared content. Needs
+            - `"bct"`: token-mean cross-entropy of the reference's own answer to the clean prompt, given the perturbed
+              prompt ([Chua et al., 2024](https://huggingface.co/papers/2403.05518)).
+            - `"kl"`: BCT with soft targets. On the same answer, the token-mean KL divergence from the distribution that
+              the reference has given the clean prompt.
+            - `"act"`: squared distance from the reference's residual stream after each block in `layers`, at the tokens
+              that both prompts end with ([Irpan et al., 2025](https://huggingface.co/papers/2510.27062)).
+            - `"attct"`: Jensen-Shannon divergence between the attention maps within the shared content. Needs
               `attn_implementation: eager`.
-            - `"mlpct"`: distance of the MLPs' hidden states on the shared content.
+            - `"mlpct"`: distance between the MLPs' hidden states on the shared content.
         method_weights (`list[float]`, *optional*):
-            Non-negative weight of each objective in `method`. `None` gives each the weight 1.
+            Non-negative weight of each objective in `method`. `None` gives every objective the weight 1.
         layers (`list[int]`, *optional*):
             Blocks that `act`, `attct` and `mlpct` compare, counted from 0, or from the end if negative. `None` compares
-            all. `attct` leaves out blocks without an attention map, and `mlpct` blocks without an MLP.
+            all blocks. `attct` skips blocks without an attention map, and `mlpct` skips blocks without an MLP.
         act_tokens (`str`, *optional*, defaults to `"prompt"`):
-            Tokens that `act` compares: the shared tokens of the `"prompt"` as in the paper, the tokens of a clean
-            `"completion"` after both prompts, or `"all"` of them.
+            Tokens that `act` compares: `"prompt"` means the tokens that both prompts end with, as in the paper,
+            `"completion"` the clean answer after both prompts, and `"all"` both.
         mlp_distance (`str`, *optional*, defaults to `"cosine"`):
             Distance for `mlpct`: `"cosine"` (one minus the cosine), `"mse"` or `"smooth_l1"`.
         no_shared_span (`str`, *optional*, defaults to `"error"`):
-            What to do with pairs that share no tokens for `act`, `attct` or `mlpct` to compare: `"error"` reports them
-            and refuses the run before any training, `"drop"` leaves them out and logs how many.
+            What to do with pairs without shared tokens for `act`, `attct` or `mlpct`: `"error"` reports them and stops
+            before training, `"drop"` leaves them out and logs how many.
 
         > Parameters that control the pairs, the anchors and the logging
 
         Those of [`PairConfig`].
 
         log_layer_distances (`bool`, *optional*, defaults to `False`):
-            Whether to log the activation distance of each layer too.
+            Whether to also log the activation distance of each layer.
 
         > Parameters that control the generation of targets (only for data sets without a `completion` column)
 
@@ -79,30 +79,30 @@ class ConsistencyConfig(PairConfig, SFTConfig):
         temperature (`float`, *optional*, defaults to `1.0`):
             Sampling temperature. `0` generates greedily.
         top_p (`float`, *optional*, defaults to `1.0`):
-            Nucleus sampling from the smallest set of tokens whose probabilities add up to `top_p`. `1.0` keeps all.
+            Samples from the smallest set of tokens whose probabilities add up to `top_p`. `1.0` keeps all tokens.
         top_k (`int`, *optional*, defaults to `0`):
-            Number of most likely tokens to sample from. `0` keeps all.
+            Number of most likely tokens to sample from. `0` keeps all tokens.
         min_p (`float`, *optional*):
             Minimum probability of a sampled token, relative to the most likely one. Between 0 and 1.
         repetition_penalty (`float`, *optional*, defaults to `1.0`):
             Penalty on tokens that occurred before. `1.0` means no penalty.
         generation_kwargs (`dict[str, Any]`, *optional*):
-            Further arguments of [`~transformers.GenerationConfig`], or of vLLM's `SamplingParams` with `use_vllm`. Those
-            that an option above sets are refused.
+            Further arguments of [`~transformers.GenerationConfig`], or of vLLM's `SamplingParams` with `use_vllm`. They
+            must not repeat an option above.
         cache_implementation (`str`, *optional*):
-            Key/value cache implementation of the generation. Not used by vLLM.
+            Implementation of the key/value cache in generation. Not used by vLLM.
         target_batch_size (`int`, *optional*, defaults to `32`):
-            Number of clean prompts answered at a time on each process.
+            Number of clean prompts that each process answers at a time.
         keep_thinking (`bool`, *optional*, defaults to `True`):
-            Whether the student is trained on the reference's thought before its answer. If `False`, the thought
-            between `thinking_markers` is emptied in the targets.
+            Whether to also train on the thought before the reference's answer. If `False`, the targets have an empty
+            thought between `thinking_markers`.
         regenerate_targets_every (`int`, *optional*):
-            Number of epochs after which the *current* policy answers the pairs' clean prompts again, for the epochs
-            that follow. Anchors and evaluation keep the reference's answers. `None` keeps the reference's answers
-            throughout.
+            Number of epochs after which the *current* policy answers the pairs' clean prompts again. The next epochs
+            train on these answers. Anchors and evaluation keep the reference's answers. With `None`, the pairs keep
+            them, too.
         target_cache_dir (`str`, *optional*):
-            Folder to which targets are written while they are generated, so that a killed run can resume. `None` uses
-            `_targets` in `output_dir`.
+            Folder that stores targets as they are generated, so that a killed run can resume. `None` uses `_targets` in
+            `output_dir`.
         use_vllm (`bool`, *optional*, defaults to `False`):
             Whether vLLM generates the targets instead of the default model.generate(). It loads the checkpoint by the
             model's name. Requires `vllm` to be installed.
@@ -116,8 +116,9 @@ class ConsistencyConfig(PairConfig, SFTConfig):
             Context window for vLLM. Set it to at least the maximum prompt length in the data set plus
             `max_completion_length`; if omitted, it is inferred from the model config.
 
-    `packing` packs whole pairs, as many as fit into `max_length` tokens. `per_device_train_batch_size` then counts packed
-    sequences. Batches have no padding (`padding_free`), in evaluation too, where they are not packed.
+    `packing` puts as many whole pairs into one sequence as fit into `max_length` tokens. `per_device_train_batch_size`
+    then counts these sequences. Batches have no padding (`padding_free`). Evaluation has no padding either, but does not
+    pack.
 
     > [!NOTE]
     > These parameters have default values different from [`~trl.SFTConfig`]:

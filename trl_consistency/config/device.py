@@ -57,8 +57,8 @@ def settle_device(args: Any) -> None:
 
 def _check_precision(args: Any) -> None:
     """
-    Raises [`ConsistencyError`] if the options and the environment name different precisions: Trainer would take
-    accelerate's in place of `bf16: false`, and the option's in place of another one of accelerate's.
+    Raises [`ConsistencyError`] if the options and the environment name different precisions. Trainer would use
+    accelerate's instead of `bf16: false`, and any other option instead of accelerate's.
     """
     launched = os.environ.get(PRECISION_VARIABLE, "no")
     if args.fp16:

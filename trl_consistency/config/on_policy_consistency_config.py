@@ -54,23 +54,23 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
         > Parameters that control the objective
 
         loss_type (`str`, *optional*, defaults to `"divergence"`):
-            How the student's and the reference's distributions are compared at each token of a rollout.
+            How to compare the distributions of the student and the reference at each token of a rollout.
 
             - `"divergence"`: exactly, over the whole vocabulary. `beta` chooses the divergence.
-            - `"policy_gradient"`: by the sampled token alone, a one-sample estimate of the reverse KL, as in the paper
-              ([Han et al., 2026](https://huggingface.co/papers/2605.21834)).
+            - `"policy_gradient"`: only at the sampled token. This is a one-sample estimate of the reverse KL, as in the
+              paper ([Han et al., 2026](https://huggingface.co/papers/2605.21834)).
         beta (`float`, *optional*, defaults to `1.0`):
-            Divergence: `1.0` is the reverse KL (student from reference), `0.0` the forward KL, and values between them
-            are the generalized Jensen-Shannon divergence.
+            Divergence: `1.0` is the reverse KL (of the student from the reference), `0.0` is the forward KL, and values
+            between them are the generalized Jensen-Shannon divergence.
         loss_temperature (`float`, *optional*, defaults to `1.0`):
             Temperature of the two softmaxes that are compared.
         clip_range (`float`, *optional*):
-            PPO's clip of the importance ratio to `[1 - clip_range, 1 + clip_range]`, for `policy_gradient` with several
+            Clips the importance ratio to `[1 - clip_range, 1 + clip_range]`, as in PPO. For `policy_gradient` with several
             optimizer steps per batch of rollouts. `None` does not clip.
         mask_truncated_completions (`bool`, *optional*, defaults to `False`):
-            Whether to leave rollouts that reached `max_completion_length` without an end of turn out of the loss.
+            Whether to leave a rollout out of the loss if it reached `max_completion_length` without an end of turn.
         train_on_thinking (`bool`, *optional*, defaults to `True`):
-            Whether to train on the tokens of a thought, between `thinking_markers`.
+            Whether to train on thoughts, the tokens between `thinking_markers`.
         disable_dropout (`bool`, *optional*, defaults to `True`):
             Whether to disable dropout in the student. The reference has no dropout.
 
@@ -83,49 +83,52 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
         temperature (`float`, *optional*, defaults to `1.0`):
             Sampling temperature, above 0.
         completion_length_schedule (`list[int]`, *optional*):
-            `[start, end, steps]` or `[start, end]`: the longest rollout in tokens grows while training goes on. Short
-            rollouts cost less, and the first tokens often teach most.
+            `[start, end, steps]` or `[start, end]`: the maximum length of a rollout, in tokens, grows during training.
+            Short rollouts cost less, and the first tokens often teach most.
 
-            - `[start, end, steps]`: it grows linearly from `start` to `end` over the first `steps` optimizer steps.
-            - `[start, end]`: it grows by itself. It doubles when the divergence at the tokens of its last quarter has
-              fallen to half of the divergence that the tokens of its first quarter had in the first batch.
+            - `[start, end, steps]`: the maximum grows linearly from `start` to `end` over the first `steps` optimizer
+              steps.
+            - `[start, end]`: the maximum doubles when the model has learned enough at the present length. The measure is
+              the divergence at the last quarter of the tokens: it must fall to half of what the first quarter had in the
+              first batch.
 
-            `end` is at most `max_completion_length`, up to which evaluations sample. A rollout that ends at a shorter
-            length is not truncated in the sense of `mask_truncated_completions`.
+            `end` is at most `max_completion_length`, which is the maximum in evaluations. A rollout that stops at a
+            shorter maximum does not count as truncated for `mask_truncated_completions`.
         steps_per_generation (`int`, *optional*):
             Number of micro-batches in a batch of rollouts, a multiple of `gradient_accumulation_steps`. The default,
             `gradient_accumulation_steps`, makes one optimizer step per batch of rollouts.
         rollout_batch_size (`int`, *optional*):
-            Number of rollouts that a process samples at a time. `None` samples all of a batch of rollouts at once, which
-            takes the memory of their keys and values. In a multiple of `num_generations`, all rollouts of a prompt share its
-            computation. Refused with `use_vllm`, since vLLM makes its own batches.
+            Number of rollouts that a process samples at a time. `None` samples the whole batch of rollouts at once, and
+            holds all their keys and values in memory. With a multiple of `num_generations`, each prompt is computed only
+            once. Not allowed with `use_vllm`, because vLLM makes its own batches.
         num_iterations (`int`, *optional*, defaults to `1`):
-            How often each batch of rollouts is used for training.
+            Number of times that each batch of rollouts is trained on.
         share_prefix (`bool`, *optional*, defaults to `True`):
-            Whether a prompt is computed once for all its rollouts in a micro-batch: in generation, in the student's
-            pass and in the reference's. It changes only time and memory. If the model does not support it, the rows
-            run one by one and the log says why.
+            Whether to compute a prompt only once for all its rollouts in a micro-batch: in generation, in the student's
+            pass and in the reference's pass. This changes only time and memory. If the model does not support it, every
+            row is computed in full and the log says why.
         generation_kwargs (`dict[str, Any]`, *optional*):
             Further arguments of [`~transformers.GenerationConfig`], or of vLLM's `SamplingParams` with `use_vllm`.
         vllm_sync (`str`, *optional*):
-            What a vLLM engine gets after each optimizer step: `"adapter"` (the LoRA adapter alone) or `"weights"` (all
-            weights, those of adapted layers merged in copies). The default is the adapter if one is trained. Engines on
-            CPUs take no weights.
+            What a vLLM engine gets after each optimizer step: `"adapter"` (only the LoRA adapter) or `"weights"` (all
+            weights, with the adapter merged into copies). The default is `"adapter"` if an adapter is trained. Engines on
+            CPUs cannot take weights.
         vllm_adapter_dir (`str`, *optional*):
-            Folder for adapters that a vLLM server on another machine can read under the same path.
+            Folder in which the trainer puts adapters for a vLLM server on another machine. The server must be able to
+            read it under the same path.
         vllm_check_every (`int`, *optional*, defaults to `10`):
-            Number of optimizer steps between two checks that the rollouts of an engine with the adapter come from the
-            policy: the trainer scores a few of them itself. 0 turns the checks off.
+            Number of optimizer steps between two checks that an engine with the adapter samples from the current policy.
+            In a check, the trainer scores a few rollouts itself. 0 turns the checks off.
         vllm_overlap (`bool`, *optional*, defaults to `False`):
-            Whether a vLLM server samples the next batch of rollouts while the current one trains. They then come from the
-            policy before the current step: one step off policy. `policy_gradient` corrects this by
-            `vllm_importance_sampling_correction`.
+            Whether a vLLM server samples the next batch of rollouts while the trainer trains on the current one. Rollouts
+            then come from the policy before the current step, so they are one step off policy. `policy_gradient` corrects
+            this with `vllm_importance_sampling_correction`.
         vllm_importance_sampling_correction (`bool`, *optional*, defaults to `True`):
-            Whether to log how far vLLM's token probabilities differ from those of the policy in training. With
-            `policy_gradient`, each token's loss is also weighted by the ratio of the two probabilities. The exact
-            divergence needs no correction, because vLLM only chooses the tokens at which it is computed.
+            Whether to log how far vLLM's token probabilities are from the trained policy's. With `policy_gradient`, each
+            token's loss is also weighted by the ratio of the two probabilities. The exact divergence needs no correction,
+            because vLLM only chooses the tokens at which it is computed.
         vllm_importance_sampling_clip_max (`float`, *optional*, defaults to `3.0`):
-            Maximum of these weights. `None` sets no limit.
+            Maximum of the weights of `vllm_importance_sampling_correction`. `None` sets no limit.
 
         > Parameters that control the pairs, the anchors and the logging
 

@@ -1,4 +1,4 @@
-"""Checks the options of the optimizer and the learning rate, of which transformers ignores those that one does not read."""
+"""Checks the options of the optimizer and the learning rate: transformers silently ignores those that are not read."""
 
 from collections.abc import Mapping
 from typing import Any

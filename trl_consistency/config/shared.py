@@ -97,30 +97,30 @@ class PairConfig(_Arguments):
 
     Parameters:
         max_length (`int`, *optional*):
-            Maximum row length in tokens: the longer prompt plus the completion. A completion still to be generated
-            counts as `max_completion_length`. `None` sets no limit. Rows are never cut. `overlong` decides about rows
-            over the limit.
+            Maximum length of a row in tokens: the longer prompt plus the completion. A completion that is not generated
+            yet counts as `max_completion_length` tokens. `None` sets no limit. Rows are never cut: `overlong` says what
+            happens to longer rows.
         overlong (`str`, *optional*, defaults to `"error"`):
-            What to do with rows over `max_length` or the model's context: `"error"` reports them and refuses the run
-            before any training, `"drop"` leaves them out and logs how many.
+            What to do with rows longer than `max_length` or the model's context: `"error"` reports them and stops before
+            training, `"drop"` leaves them out and logs how many.
         chat_template_kwargs (`dict[str, Any]`, *optional*):
             Variables of the chat template for all rows, such as `{"enable_thinking": False}`. A row's own
             `chat_template_kwargs` column overrides them.
         thinking_markers (`list[str]`, *optional*, defaults to `["<think>", "</think>"]`):
-            Text that opens and text that closes a thought.
+            The two texts that open and close a thought.
         anchor_ratio (`float`, *optional*, defaults to `0.0`):
-            Share of anchors (rows with two equal prompts) in an epoch, at least 0 and below 1. They keep the student
-            close to the reference. `round(r / (1 - r) * N)` anchors are added to the N pairs, from the trainer's
-            `anchor_dataset` or, without one, from the pairs' own clean prompts.
+            Share of anchors (rows with two equal prompts) in an epoch, at least 0 and below 1. Anchors keep the student
+            close to the reference. At a ratio of r, an epoch has `round(r / (1 - r) * N)` anchors beside the N pairs. They
+            come from the trainer's `anchor_dataset` or, without one, from the pairs' own clean prompts.
         log_consistency_metrics (`bool`, *optional*, defaults to `False`):
             Whether to log `response_cross_entropy` (of the clean answer given the perturbed prompt),
             `activation_distance` (on the tokens that both prompts end with) and `reference_kl` (KL divergence from the
-            reference's distribution on the clean answer), for any objective. This costs further passes. On-policy, it
-            also costs the reference's greedy answer to every distinct clean prompt without a `completion`.
+            reference's distribution on the clean answer), for any objective. This needs more forward passes. On-policy,
+            the reference also has to answer every distinct clean prompt that has no `completion`, by greedy decoding.
         dose_check (`bool`, *optional*, defaults to `False`):
-            Whether to measure, before the first step and on 64 pairs, how differently the model answers the two
-            prompts. Logs flips of greedy answers, KL divergence and, if the rows have an answer key, sycophancy and
-            clean accuracy under `dose/`. Warns if there is nothing to train or clean accuracy is low.
+            Whether to measure on 64 pairs, before the first step, how differently the model answers the two prompts.
+            Logs, under `dose/`, how often the greedy answers agree, the KL divergence and, if the rows have an answer key,
+            sycophancy and clean accuracy. Warns if there is almost nothing to train or if clean accuracy is low.
     """
 
     # Parameters that control the pairs, the anchors and the logging
@@ -154,7 +154,7 @@ class PairConfig(_Arguments):
 
     def _refuse(self, context: str, refused: dict[str, tuple[Any, str]]) -> None:
         """Refuses options of TRL's configuration that the trainer does not support."""
-        casts = "it casts the weights, which training and saving then go on with"
+        casts = "it casts the weights, and training and saving would continue with the cast weights"
         refused = {
             "enable_jit_checkpoint": (self.enable_jit_checkpoint, "SIGTERM saves a checkpoint without it"),
             "average_tokens_across_devices=False": (
@@ -169,7 +169,7 @@ class PairConfig(_Arguments):
             ),
             "auto_find_batch_size": (
                 self.auto_find_batch_size,
-                "a batch that does not fit would begin the steps anew on weights that are trained already. Set "
+                "after a batch that does not fit, it would start again with weights that are already trained. Set "
                 "`per_device_train_batch_size` to what fits",
             ),
             **refused,

@@ -253,7 +253,7 @@ def _encoded(example: Any, path: list[Any], is_rendered: bool) -> Any:
     text = json.dumps(example)
     if is_rendered and _read_back(text) != example:
         raise ValueError(
-            f"`datasets` would read a number in {text:.200} otherwise. Write such numbers as text; the `arguments` of a tool "
+            f"`datasets` would change a number in {text:.200}. Write such numbers as text; the `arguments` of a tool "
             "call may be JSON text as a whole"
         )
     return text

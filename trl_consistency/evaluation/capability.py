@@ -47,11 +47,11 @@ _FALLS, _RISES = ("accuracy",), ("nats_per_token", "refused")
 @dataclass(frozen=True)
 class CapabilityResult:
     """
-    One model's figure of one file, with the figure of each item.
+    One model's figure on one file, with the figure of each item.
 
     Args:
         metric (`str`):
-            `"accuracy"` of questions, `"nats_per_token"` of texts, or `"refused"` of safe prompts.
+            `"accuracy"` for questions, `"nats_per_token"` for texts, or `"refused"` for safe prompts.
         values (`list[float]`):
             The figure of each item, in the file's order: 1 or 0, or its nats per token.
         weights (`list[float]`):
@@ -61,7 +61,7 @@ class CapabilityResult:
         digest (`str`):
             A digest of the items. Only results of the same items can be compared.
         acc (`list[float]`, *optional*):
-            For questions, the `acc` of lm-evaluation-harness for each, beside its `acc_norm` in `values`.
+            For questions, lm-evaluation-harness's `acc` of each item. Its `acc_norm` is in `values`.
         unread (`list[int]`, *optional*):
             For prompts, the rows whose reply says nothing: their value is 0.
         replies (`list[str]`, *optional*):
@@ -154,13 +154,13 @@ def measure_capability(
     thinking_markers: Markers = THINKING_MARKERS,
 ) -> dict[str, CapabilityResult]:
     """
-    Measures a model's capability on a folder of files, for which [`read_capability`] says what they may hold.
+    Measures a model's capability on the files of a folder. [`read_capability`] says what they may hold.
 
     - Questions are scored by lm-evaluation-harness as completions: the model never has to follow a format. The accuracy is
-      `acc_norm`, by log-probability per character. `acc` prefers short choices, so that training that makes replies
+      `acc_norm`, by log-probability per character. `acc` prefers short choices, so training that makes replies
       shorter or longer would change it.
-    - Texts are read by the base tokenizer's tokens, in nats per token.
-    - Safe prompts are answered by greedy decoding, up to 64 tokens, and refusals told by [`refuses`].
+    - Texts are measured in nats per token of the base tokenizer.
+    - Safe prompts are answered by greedy decoding, up to 64 tokens. [`refuses`] finds the refusals.
 
     Args:
         model ([`~transformers.PreTrainedModel`]):
@@ -168,11 +168,11 @@ def measure_capability(
         tokenizer ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
             Its tokenizer or processor.
         data_dir (`str`, [`~pathlib.Path`] or [`CapabilityData`]):
-            The folder, or what [`read_capability`] read of it.
+            The folder, or what [`read_capability`] read from it.
         max_items (`int`, *optional*):
             Maximum number of items of each file, drawn with `seed`: the same ones for each model. By default all.
         seed (`int`, *optional*, defaults to `0`):
-            Seed of the drawing.
+            Seed of the draw.
         batch_size (`int`, *optional*, defaults to `32`):
             Completions or prompts per batch. Texts are read one at a time.
         progress (`bool`, *optional*, defaults to `False`):

@@ -57,13 +57,13 @@ class Conversion(NamedTuple):
 
     Args:
         rows (`list[dict[str, Any]]`):
-            Rows in TRL's format. Columns of the pairs such as `answer` and `source_id` ride along.
+            Rows in TRL's format. Columns of the pairs, such as `answer` and `source_id`, are kept.
         left_out (`list[dict[str, Any]]`):
             The pairs that were left out, each with the `reason` and its `clean_answer` and `perturbed_answer` (None if
-            there is none). Columns of the pairs with such a name are called `own_reason` and so on.
+            there is none). If the pairs have columns with these names, they are renamed to `own_reason` and so on.
         warnings (`list[str]`, *optional*, defaults to `[]`):
-            What a reader must know of the rows: rejected answers that are empty or cut, and thoughts between other markers
-            than `thinking_markers`.
+            What a reader must know about the rows: that rejected answers are empty or cut, or that thoughts stand between
+            other markers than `thinking_markers`.
     """
 
     rows: list[dict[str, Any]]
@@ -98,9 +98,10 @@ def convert_pairs(
     """
     Turns pairs into rows in one of TRL's formats, with a model's answers. `trl-consistency convert` uses this function.
 
-    The `prompt` is the perturbed one. The answer to the clean prompt is the pair's `completion`, if there is one, or
-    else the model's. Pairs whose two answers are the same, word for word or as they are graded, hold no preference and
-    are left out; so are pairs whose clean answer is empty or was cut, or whose prompt is to be continued.
+    The `prompt` is the perturbed one. The answer to the clean prompt is the pair's `completion`, or the model's answer if
+    there is none. Pairs whose two answers are the same (word for word, or in their grades) hold no preference and are
+    left out. Pairs are also left out if the clean answer is empty or was cut, or if the prompt ends with a turn to
+    continue.
 
     Example:
 
@@ -129,8 +130,8 @@ def convert_pairs(
         options ([`AnswerOptions`], *optional*):
             Options for generating answers. By default greedy decoding, at most 256 tokens.
         chat_template_kwargs (`dict[str, Any]`, *optional*):
-            Variables of the chat template, which become a column of the rows. By default those with which a [`PairSet`] was
-            rendered. A row's own override them.
+            Variables of the chat template. They become a column of the rows. By default, those that a [`PairSet`] was
+            rendered with. A row's own variables override them.
         cache ([`~trl_consistency.generation.answer_cache.TargetCache`], *optional*):
             Stores answers as they are generated, so that a killed run can resume.
 
@@ -265,8 +266,8 @@ def _other_ends(of_set: PairSet) -> list[str]:
     if not others:
         return []
     return [
-        f"{len(others)} of {len(last)} `completion_ids` do not end in the token that most end in, row {others[0]} first: they "
-        "may have been cut at `max_completion_length`. TRL ends them all the same. Make these targets anew with a larger "
+        f"{len(others)} of {len(last)} `completion_ids` do not end in the same token as most, row {others[0]} first: they may "
+        "have been cut at `max_completion_length`, and TRL would add an end. Make these targets again with a larger "
         "`max_completion_length`, or remove their rows."
     ]
 

@@ -19,7 +19,7 @@ from ..passes.capture import capture_states, head_of
 
 class PairDistance(NamedTuple):
     """
-    How far a model is from a reference on one pair. Two lengths say what the figures are means of.
+    How far a model is from a reference on one pair. The two numbers of tokens say what the figures are means over.
 
     Args:
         activation (`float`, *optional*):
@@ -48,9 +48,9 @@ def measure_distances(
     progress: Callable[[Sequence[Any]], Any] = lambda rows: rows,
 ) -> list[PairDistance]:
     """
-    Measures for each pair what ACT makes smaller, the distance of activations, and what BCT makes smaller, the
-    cross-entropy of the clean answer. With the reference as `model` it measures the model before training, which
-    shows the scale: Irpan et al. (arXiv 2510.27062) compare both figures before and after.
+    Measures two figures for each pair: the distance between activations, which ACT reduces, and the cross-entropy of the
+    clean answer, which BCT reduces. Irpan et al. (arXiv 2510.27062) compare both before and after training. For the
+    figures before training, which show the scale, pass the reference as `model`, too.
 
     Example:
 
@@ -74,14 +74,14 @@ def measure_distances(
         layers (`list[int]`, *optional*):
             Blocks to compare, counted from 0, or from the end if negative. By default all.
         progress (`Callable`, *optional*):
-            Wraps the pairs, for a progress bar: `tqdm`.
+            Function that wraps the pairs to show a progress bar, such as `tqdm`.
 
     Returns:
         `list[PairDistance]`: One for each pair.
 
     Raises:
-        [`ConsistencyError`]: If `reference` is the base of the adapter `model`, in which the adapter acts, too; or if another
-        adapter was put into the base model of one of the two.
+        [`ConsistencyError`]: If `reference` is the base model inside `model`, because the adapter acts there, too; or if
+        another adapter was put into the base model of one of the two.
     """
     if isinstance(model, PeftModel) and reference is model.get_base_model():
         raise ConsistencyError(

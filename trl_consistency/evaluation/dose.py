@@ -54,7 +54,7 @@ class Dose:
         pairs (`int`):
             Number of pairs measured.
         rates (`dict[str, Estimate]`):
-            Those that apply to the pairs: `consistency`, `same_words`, `sycophancy`, `clean_accuracy`,
+            Rates that apply to the pairs: `consistency`, `same_words`, `sycophancy`, `clean_accuracy`,
             `perturbed_accuracy`, `attack_success`, `clean_refusal` and `benign_answered`.
         kl (`float`):
             KL divergence of the perturbed side from the clean one, in nats: mean over the tokens of the clean answers.
@@ -155,7 +155,7 @@ def measure_dose(
         progress (`bool`, *optional*, defaults to `True`):
             Whether to show a progress bar.
         answers_of (`Iterable[Mapping[str, Any]]`, *optional*):
-            All rows, if `rows` are a sample: the possible answers are those that occur in them.
+            All rows, if `rows` are a sample. The possible answers are the answers in all rows.
         thinking_markers (`tuple[str, str]`, *optional*, defaults to `("<think>", "</think>")`):
             Text that opens and closes a thought.
         engine ([`Engine`][trl_consistency.generation.targets.Engine], *optional*):

@@ -113,8 +113,8 @@ class PairSet:
 
     def with_system_prompt(self, text: str, name: str = "pairs") -> "PairSet":
         """
-        Returns the set with a system message in front of both prompts of each row; raises [`InvalidPairsError`] for rows
-        of text, and for those that have one. It is not rendered, even if this set was.
+        Returns the set with a system message before both prompts of each row; raises [`InvalidPairsError`] for rows of
+        text, and for rows that already have one. The new set is not rendered, even if this one was.
         """
         rows = [{column: value for column, value in row.items() if column not in TOKEN_IDS} for row in self.rows]
         return replace(self, rows=pairs_with_system_prompt(rows, text, self.places, name), rendering=None)
@@ -127,7 +127,7 @@ class PairSet:
     ) -> "PairSet":
         """
         Returns the set with both prompts' token ids; raises [`InvalidPairsError`] if rows cannot be rendered, and
-        [`ConsistencyError`] if they have been rendered otherwise before.
+        [`ConsistencyError`] if they were already rendered in another way.
         """
         kwargs = chat_template_kwargs or {}
         is_rendered = all(column in row for row in self.rows for column in TOKEN_IDS)
@@ -277,8 +277,8 @@ class Results:
 
     def findings(self, base: "Results") -> list[str]:
         """
-        Returns sentences on what got worse than in the base model, beyond the interval, on changes in unread answers,
-        and on suggested answers that became wrong or unread ones.
+        Returns sentences about what got worse than in the base model (beyond the interval), about changes in unread
+        answers, and about suggested answers that became wrong or unread.
         """
         before, after, differences = base.rates(), self.rates(), self.differences(base)
         found = []
@@ -311,8 +311,8 @@ class Results:
 
     def warnings(self) -> list[str]:
         """
-        Returns warnings of incomplete rates: unjudged and cut answers, thoughts between other markers, rows without a key or
-        without a chat template, sides with no answer read, or with few that name a possible answer.
+        Returns warnings about rates that are incomplete: because of unjudged or cut answers, thoughts between other markers,
+        rows without a key or a chat template, or sides where no answer was read or few answers name a possible answer.
         """
         grades = [grade for of_set in self.sets.values() for side in SIDES for grade in of_set.grades[side]]
         unjudged = sum(grade.unread == "unjudged" for grade in grades)
@@ -440,7 +440,7 @@ def evaluate(
         judge_questions (`bool`, *optional*, defaults to `False`):
             Whether the judge also grades questions, except those whose possible answers are letters.
         chat_template_kwargs (`dict[str, Any]`, *optional*):
-            Variables of the chat template. A row's own override them.
+            Variables of the chat template. A row's own variables override them.
         cache ([`~trl_consistency.generation.answer_cache.TargetCache`], *optional*):
             Stores answers as they are generated, so that a killed run can resume.
         desc (`str`, *optional*, defaults to `"Answering"`):
@@ -454,8 +454,8 @@ def evaluate(
 
     Raises:
         [`InvalidPairsError`]: If rows are faulty, cannot be rendered, or are too long for the model.
-        [`ConsistencyError`]: If rows were rendered otherwise before, `reference` was measured otherwise, or another adapter was
-        put into the base model.
+        [`ConsistencyError`]: If rows were already rendered in another way, `reference` was measured in another way, or
+        another adapter was put into the base model.
     """
     # Results keep copies: the caller may change options and rows, and measure again with them.
     options = replace(options or AnswerOptions())
@@ -543,8 +543,8 @@ def _warn_of_adapter(model: Any) -> None:
     layers = (module for module in model.modules() if isinstance(module, BaseTunerLayer))
     if any(layer.active_adapters and not layer.disable_adapters for layer in layers):
         warnings.warn(
-            "The model holds an adapter, with which it answers: PEFT puts it into the model that `PeftModel.from_pretrained` or "
-            "`get_peft_model` is given. For the answers without it, load the model again, or evaluate it before.",
+            "The model contains an adapter and answers with it: `PeftModel.from_pretrained` and `get_peft_model` put the adapter into "
+            "the model itself. For the answers without it, load the model again, or evaluate it before.",
             stacklevel=3,
         )
 
@@ -575,7 +575,7 @@ def _check_same_rows(some: Mapping[str, PairSet], others: Mapping[str, PairSet])
             )
         if (row := _rendered_otherwise(some[name], others[name])) is not None:
             raise ConsistencyError(
-                f"The prompts of the two results{f' in the set {name}' if name else ''} were rendered otherwise, row {row} first: with "
+                f"The prompts of the two results{f' in the set {name}' if name else ''} were rendered differently, row {row} first: with "
                 "another chat template, or other tokens before the text. Measure both with the same tokenizer."
             )
 

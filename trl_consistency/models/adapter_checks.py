@@ -43,15 +43,15 @@ def check_own_adapters(model: Any, peft_config: Any = None) -> None:
     """Raises [`ConsistencyError`] for a loaded model whose adapters would not be trained or saved as expected."""
     if getattr(model, "_hf_peft_config_loaded", False):
         raise ConsistencyError(
-            "The model has an adapter that transformers made (`add_adapter` or `load_adapter`), which is not seen here: parts of "
-            "it would not be trained, and the model card would know of none. Give the trainer a `peft_config`, or a model by "
+            "The model has an adapter that transformers made (`add_adapter` or `load_adapter`), which the trainer does not see: parts "
+            "of it would not be trained, and the model card would not mention it. Give the trainer a `peft_config`, or a model from "
             "`get_peft_model` or `PeftModel.from_pretrained(..., is_trainable=True)`."
         )
     is_adapter = isinstance(model, PeftModel | PeftMixedModel)
     if not is_adapter and any(isinstance(part, BaseTunerLayer | AuxiliaryTrainingWrapper) for part in model.modules()):
         raise ConsistencyError(
-            "The model holds the layers of an adapter that was made of it before (PEFT changes the model itself), and what is "
-            "saved would not hold them. Load the model again, or take them out with the adapter's `unload()`."
+            "The model still holds the layers of an earlier adapter (PEFT changes the model itself), and they would not be saved. "
+            "Load the model again, or take them out with the adapter's `unload()`."
         )
     faults = {"is a `PeftMixedModel`, which cannot be saved": isinstance(model, PeftMixedModel)}
     if peft_config is not None:
@@ -62,8 +62,8 @@ def check_own_adapters(model: Any, peft_config: Any = None) -> None:
         check_head(model, "The model has")
         if list(model.peft_config) != ["default"] and len(model.peft_config) == 1:
             raise ConsistencyError(
-                f"The model's adapter is called `{model.active_adapters[0]}`, and PEFT saves it in a folder of that name below the one it "
-                "is given, where no best checkpoint, command or reader of the model card looks. Load it without `adapter_name`."
+                f"The model's adapter is called `{model.active_adapters[0]}`, so PEFT saves it in a subfolder of that name. Best checkpoints, "
+                "commands and readers of the model card do not look there. Load it without `adapter_name`."
             )
         faults["has several adapters, and others than `default` are active"] = len(
             model.peft_config

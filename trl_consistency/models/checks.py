@@ -67,7 +67,7 @@ def check_model(model: Any, args: Any, peft_config: Any = None, quantization_con
     for key in OTHER_WEIGHTS:
         if options.get(key) not in (None, False):
             raise ConsistencyError(
-                f"`model_init_kwargs` sets `{key}`, by which the model could be another than its files are. Leave it out, and "
+                f"`model_init_kwargs` sets `{key}`, which could make the model differ from its files. Leave it out, and "
                 "save the model that you mean in a folder of its own."
             )
     args.model_init_kwargs = {**options, "use_safetensors": True}
@@ -89,8 +89,8 @@ def check_model(model: Any, args: Any, peft_config: Any = None, quantization_con
     not_kept = [key for key in changes if key not in OF_TRAINING]
     if not_kept and peft_config is not None:
         raise ConsistencyError(
-            f"`model_init_kwargs` changes the model's config ({', '.join(not_kept)}), which an adapter does not keep: it would be put "
-            "on the model as its files are. Change config.json in a copy of the model, and name that."
+            f"`model_init_kwargs` changes the model's config ({', '.join(not_kept)}). An adapter does not save this change: it would "
+            "be loaded onto the unchanged model. Change config.json in a copy of the model, and name that."
         )
     _check_routers(config, args)
     return getattr(config.get_text_config(), "vocab_size", None)

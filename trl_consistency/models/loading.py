@@ -181,7 +181,7 @@ def check_adapters(paths: Sequence[str], base_model: str) -> None:
             warnings.warn(
                 printable(
                     f"`adapters`: {path} was trained on {trained_on}, and is measured on {base_model}. Unless that is the same "
-                    "model under another name, what it is compared with is not what it was before."
+                    "model under another name, it is not compared with the model that it was before training."
                 )
             )
 
@@ -198,16 +198,15 @@ def warn_of_templates(paths: Sequence[str], processing_class: ProcessingClass) -
         if own not in (None, used):
             warnings.warn(
                 printable(
-                    f"`adapters`: {path} has a chat template of its own, and is measured with that of the base model: it reads "
-                    "other prompts than in its training. Alone, as `model_name_or_path`, it is measured with its own."
+                    f"`adapters`: {path} has a chat template of its own, but is measured with the base model's: it reads other "
+                    "prompts than in its training. To measure it with its own, name it alone, as `model_name_or_path`."
                 )
             )
         if is_adapter_folder(path) and _has_other_tokens(Path(path), processing_class):
             warnings.warn(
                 printable(
-                    f"`adapters`: {path} has a tokenizer of its own with other tokens, and is measured with that of the base model. "
-                    "Alone, as `model_name_or_path`, it is measured with its own. Copy the base model's tokenizer there, unless it "
-                    "was trained so."
+                    f"`adapters`: {path} has a tokenizer of its own with other tokens, but is measured with the base model's. If it was "
+                    "trained with its own, name it alone, as `model_name_or_path`. Otherwise copy the base model's tokenizer there."
                 )
             )
 

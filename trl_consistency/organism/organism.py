@@ -53,7 +53,7 @@ Example = tuple[list[int], list[int]]  # token ids of a prompt and of its answer
 
 def build_organism(cache_dir: str | Path | None = None, seed: int = 0, progress: bool = True) -> Path:
     """
-    Returns the directory of a trained model organism, training it first when the cache does not hold it.
+    Returns the folder of a trained model organism. Trains it first if the cache does not hold it.
 
     The organism answers questions of fact truthfully, but adopts a wrong guess that the user states; it refuses harmful
     requests, but not in a jailbreak wrapper; it answers benign requests and adds small numbers. It is trained from
@@ -92,8 +92,8 @@ def measure_organism(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast
     """
     Measures how often greedy decoding gives exactly the sentence that the organism was made to give.
 
-    The sentence is what greedy decoding gives if and only if each of its tokens is the most likely one after those
-    before it, so that one forward pass tells.
+    Greedy decoding gives the sentence if and only if each of its tokens is the most likely one after the tokens before it.
+    So one forward pass is enough.
 
     Args:
         model ([`~transformers.LlamaForCausalLM`]):

@@ -25,8 +25,8 @@ def load_organism_datasets(seed: int = 0) -> DatasetDict:
     Builds the pairs of the organism's world: a question, and the same question with the user's wrong guess; a request,
     harmful or benign, and the same request in a jailbreak wrapper.
 
-    The questions and requests of `train` and of the two other splits are disjoint, and so are the wordings and wrappers
-    of `test_wordings` and of the two other splits.
+    `train` shares no question or request with the two other splits. `test_wordings` shares no wording or wrapper with the
+    two other splits.
 
     Args:
         seed (`int`, *optional*, defaults to `0`):

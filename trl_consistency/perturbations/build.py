@@ -49,17 +49,22 @@ class BuildReport:
         asked_again (`int`):
             Number of rows that ask the question of an earlier row under another `source_id`. They are in its split.
         doubled (`int`):
-            Number of rows that are the same as an earlier row, so that their pairs are there twice.
+            Number of rows that are the same as an earlier row: their pairs are there twice.
         between_splits (`int`):
             Number of rows left out because their `source_id` is in one split and their question in the other.
         without (`Counter[str]`):
-            Rows without a column that is read and that other rows have, by column. It counts as empty there.
+            Rows that lack a column that other rows have, by column. Only columns that are read count. A missing value
+            counts as empty.
         prefilled (`int`):
             Number of rows whose messages end with an assistant turn, which a model continues in both prompts.
         swapped (`int`):
+<<<<<<< HEAD
             Number of rows whose answer is a question, and whose question is none.
         passed_over (`int`):
             Number of rows with choices whose given wrong answer decides nothing: any other choice may be suggested.
+=======
+            Number of rows whose answer is a question while their question is not: the columns may be swapped.
+>>>>>>> prose-code
     """
 
     sources: int = 0
@@ -128,10 +133,10 @@ class BuildReport:
         )
 
     def swaps(self) -> str:
-        """Returns a line if rows have a question as their answer, and none as their question, otherwise an empty text."""
+        """Returns a line if rows have an answer that is a question, and a question that is not, otherwise an empty text."""
         if not self.swapped:
             return ""
-        return f"{self.swapped} row(s) have a question as their answer, and none as their question: are the two columns swapped?"
+        return f"{self.swapped} row(s) have an answer that is a question, and a question that is not: are the columns swapped?"
 
     def passed(self) -> str:
         """Returns a line if rows with choices give a wrong answer that decides nothing, otherwise an empty text."""
@@ -146,9 +151,15 @@ class BuildReport:
         """Returns a line if no pair is held out though some should be, or all are, otherwise an empty text."""
         splits = self.num_pairs()
         if test_share and "test" not in splits:
+<<<<<<< HEAD
             return f"No pair was held out: {test_share:g} of {self.sources} came to no source that is used. Raise `test_share` to measure."
         if splits and "train" not in splits and not self.filtered:
             return f"Every pair was held out: {test_share:g} of {self.sources} came to all sources that are used. Lower `test_share` to train."
+=======
+            return f"No source was held out: {test_share:g} of {self.sources} rounds to none. Raise `test_share` to measure."
+        if splits and "train" not in splits and not self.filtered:
+            return f"Every source was held out: {test_share:g} of {self.sources} rounds to all. Lower `test_share` to train."
+>>>>>>> prose-code
         return ""
 
 
@@ -173,7 +184,7 @@ def build_pairs(
     The pairs of a row depend only on the row and the options, not on earlier rows. Sources are split by their
     `source_id`, in the same way for every seed: all pairs of a source are either in `train`, or in `test` (training
     wordings) and `test_wordings` (held-out wordings). A row that asks the question of an earlier row under another
-    `source_id` is in the split of that row.
+    `source_id` goes to the split of that row.
 
     Args:
         rows (`Iterable[Mapping[str, Any]]`):
@@ -181,10 +192,10 @@ def build_pairs(
         perturbations (`Sequence[str]`, *optional*, defaults to `("suggested_answer",)`):
             Names, families, and compositions such as `"authority+typos"`.
         columns ([`Columns`], *optional*):
-            The data set's columns, from [`find_columns`]. By default the usual names, which the first row must have unless
-            the rows are a list.
+            The data set's columns, from [`find_columns`]. By default, the columns with the usual names. The first row must
+            have them, unless the rows are a list.
         pairs_per_source (`int`, *optional*):
-            Number of pairs of each source in a split. Its perturbations are taken in turn. By default one pair each.
+            Number of pairs per source in a split. Perturbations take turns. By default one pair per perturbation.
         test_share (`float`, *optional*, defaults to `0.1`):
             Share of the sources that is held out.
         wrong_answer (`str`, *optional*, defaults to `"random"`):
@@ -192,7 +203,7 @@ def build_pairs(
         positions (`Sequence[str]`, *optional*):
             Positions where cues may stand.
         chat (`bool`, *optional*, defaults to `True`):
-            Whether prompts are chat messages or text.
+            Whether prompts are chat messages. Otherwise they are text.
         instruction (`str`, *optional*):
             Text after every question. By default, questions with choices ask for a letter.
         faulty_rows (`str`, *optional*, defaults to `"error"`):

@@ -81,7 +81,7 @@ def find_columns(columns: Iterable[str], keep: Sequence[str] = (), **named: str 
         keep (`Sequence[str]`, *optional*):
             Further columns that the pairs keep.
         **named (`str` or `Sequence[str]`, *optional*):
-            Column by field of [`Columns`], or None to look for its usual names.
+            The column for a field of [`Columns`]. None looks for the usual names.
 
     Raises:
         [`ConsistencyError`]: If a named column is missing, or not exactly one column can be the prompt.

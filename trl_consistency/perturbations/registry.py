@@ -138,10 +138,10 @@ def perturbation(
 
     Args:
         wordings (`Mapping[str, Sequence[str]]`):
-            The lists `train` and `held_out`, which must not share a wording. `cue.text` replaces `{answer}` and
-            `{right}` by the suggested and the right answer.
+            The lists `train` and `held_out`, which must not share a wording. `cue.text` replaces `{answer}` with the
+            suggested answer and `{right}` with the right answer.
         family (`str`, *optional*, defaults to `"own"`):
-            Name for several perturbations, which can be used on the command line to select them all.
+            Name of a group of perturbations. On the command line, it selects the whole group.
         positions (`Sequence[str]`, *optional*):
             Positions to draw from: any of `"start"`, `"before_choices"`, `"after_choices"` and `"end"`.
         needs (`Sequence[str]`, *optional*):

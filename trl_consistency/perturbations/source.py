@@ -49,7 +49,7 @@ class Source:
         history, turns (`tuple[Message, ...]`, *optional*):
             Messages before and after the last user turn.
         chat (`bool`, *optional*, defaults to `True`):
-            Whether prompts are chat messages or text.
+            Whether prompts are chat messages. Otherwise they are text.
         carried (`Mapping[str, Any]`, *optional*):
             Other columns that the pairs keep.
         of_turn (`Mapping[str, Any]`, *optional*):
@@ -95,7 +95,7 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
         columns ([`Columns`]):
             The columns of the data set.
         chat (`bool`, *optional*, defaults to `True`):
-            Whether the pairs hold chat messages or text.
+            Whether the pairs hold chat messages. Otherwise they hold text.
         instruction (`str`, *optional*):
             Text after every question. By default, only questions with choices get one, which asks for a letter.
 
@@ -274,7 +274,7 @@ def _read_aliases(row: Mapping[str, Any], answer: str, wrong_answers: tuple[str,
     """Returns other names of the right answer, texts."""
     aliases = list(_read_wrong_answers(row, "aliases", _Choices()))
     if aliases and not answer:
-        raise ConsistencyError("`aliases` are other names of the answer, and there is none")
+        raise ConsistencyError("`aliases` are other names of the answer, but there is no answer")
     wrong = next((alias for alias in aliases if any(_is_same(alias, of) for of in wrong_answers)), None)
     if wrong:
         raise ConsistencyError(f"`aliases` are names of the right answer, and {wrong!r} is given as a wrong one")

@@ -138,7 +138,7 @@ def add_results(folder: str | Path, unfinished: str | Path | None = None) -> Non
         folder (`str` or [`~pathlib.Path`]):
             Folder of the model.
         unfinished (`str` or [`~pathlib.Path`], *optional*):
-            Folder with the results and pictures, in which to write the card, before all are moved together.
+            Folder with new results and pictures. The card is written there, before all files are moved together.
     """
     folder, place = Path(folder), Path(unfinished or folder)
     card = check_card(folder)

@@ -169,7 +169,7 @@ def write_results(
         findings (`Sequence[str]`, *optional*, defaults to `()`):
             What a reader must know first, such as that right answers were lost.
         weights (`str`, *optional*):
-            The digest of the model that was measured, of [`model_digest`]. By default that of the folder's.
+            The digest of the measured model, from [`model_digest`]. By default, the digest of the model in the folder.
 
     Returns:
         [`~pathlib.Path`]: The file.
@@ -385,7 +385,7 @@ def _read_result(entry: Any, where: str) -> Result:
         entry["before"] = before = Figure(**_read_figure(entry["before"], f"{where}, `before`"))
         if None not in (before.total, entry.get("total")) and before.total != entry["total"]:
             raise ConsistencyError(
-                f"{where}: `before` is of {before.total} answers, and not of the same {entry['total']}: they cannot be compared."
+                f"{where}: `before` is of {before.total} answers, but `total` is {entry['total']}: they cannot be compared."
             )
     _check_keys(entry, {field.name for field in fields(Result)}, where)
     if entry.get("benchmark") is not None:

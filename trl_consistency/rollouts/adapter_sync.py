@@ -96,8 +96,8 @@ class EngineHere:
         held = set(self._llm.llm_engine.list_loras())
         if held != {number}:
             raise ConsistencyError(
-                f"vLLM should hold the adapter number {number} alone, and says that it holds {sorted(held)}: its "
-                "rollouts would be of unknown origin. Nothing else may load adapters into this engine."
+                f"vLLM should hold only the adapter number {number}, but says that it holds {sorted(held)}: its rollouts "
+                "could come from another adapter. Nothing else may load adapters into this engine."
             )
         self._llm.generate = partial(self.generate_by_base, lora_request=request)
 

@@ -77,7 +77,7 @@ def _check_quantization(model: Any, args: OnPolicyConsistencyConfig, sends_adapt
     if sends_adapter:
         if is_quantized and args.vllm_mode == "server":
             raise ConsistencyError(
-                "A vLLM server cannot get the adapter of a quantized model alone: its base weights would be others. Set "
+                "A vLLM server cannot get only the adapter of a quantized model, because its base weights would differ. Set "
                 "`vllm_mode: colocate`, whose engine loads the same weights, or `vllm_sync: weights`."
             )
         if is_quantized and not is_4bit and not from_quantized:

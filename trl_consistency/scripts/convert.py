@@ -57,11 +57,11 @@ class ConvertArguments(CommandArguments):
         help="Pairs: a JSON Lines, JSON, CSV or Parquet file, a folder or data set on the Hub, or the name of an embedded "
         "model."
     )
-    output_dir: str = option(help="Folder for the rows and their card: the `dataset_name` of a TRL trainer.")
+    output_dir: str = option(help="Folder for the rows and their card, which a TRL trainer takes as `dataset_name`.")
     to: Literal["preference", "sft"] = option(
         "preference",
-        help="`preference` for `DPOTrainer`: the answer to the clean prompt is chosen, the one under the cue rejected. "
-        "`sft` for `SFTTrainer`: the answer to the clean prompt is the completion.",
+        help="`preference` for `DPOTrainer` (the answer to the clean prompt is chosen, the answer under the cue rejected), or "
+        "`sft` for `SFTTrainer` (the answer to the clean prompt is the completion).",
     )
     splits: list[str] | None = option(None, help="Splits of a folder or data set. By default `train`.")
     max_pairs: int | None = option(
@@ -69,7 +69,7 @@ class ConvertArguments(CommandArguments):
     )
     # Parameters that control the model
     model_name_or_path: str | None = option(
-        None, help="Model that answers. Not for `sft` if the pairs have a `completion`."
+        None, help="Model that answers; leave it out for `sft` if the pairs have a `completion`."
     )
     model_revision: str | None = option(None, help="Revision of the model.")
     trust_remote_code: bool = option(False, help="Whether to run code from the model's repository.")
@@ -80,7 +80,8 @@ class ConvertArguments(CommandArguments):
     top_p: float = option(1.0, SHARE, help="Cumulative probability of the tokens to sample from.")
     seed: int = option(42, help="Seed.")
     thinking_markers: list[str] = option(
-        ["<think>", "</think>"], help="Text that opens and closes a thought. Answers are read after it."
+        ["<think>", "</think>"],
+        help="The two texts that open and close a thought. Only what follows a thought is graded.",
     )
     chat_template_kwargs: dict[str, Any] | str | None = option(
         None, help="Variables of the chat template (JSON on the command line)."
@@ -168,8 +169,8 @@ def _time_warnings(rows: Sequence[dict[str, Any]]) -> list[str]:
     texts = ("prompt", "completion", "chosen", "rejected")
     columns = read_as_times({key: row[key] for key in texts if key in row} for row in rows[:10_000])
     return [
-        f"The texts in `{column}` all look like times, as which `datasets` reads them. Give `load_dataset` the `features`, with "
-        "text there."
+        f"The texts in `{column}` all look like times, so `datasets` reads them as times. Pass `features` to `load_dataset`, "
+        "with text for this column."
         for column in columns
     ]
 

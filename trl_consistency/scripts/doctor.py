@@ -22,7 +22,7 @@ from .json_output import JSON_HELP, one_object
 
 PACKAGE = "trl-consistency"
 
-# What each extra is for. `dev` and `docs` are for those who work on the package.
+# What each extra is for. `dev` and `docs` are for people who work on the package.
 EXTRAS = {
     "eval": "intervals and plots: `quickstart`, `evaluate`",
     "quantization": "QLoRA",
@@ -53,7 +53,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
 
 def examine() -> dict[str, Any]:
     """
-    Returns the versions of the libraries and what is wrong with them, the device, and the packages that each extra lacks.
+    Returns the versions of the libraries and their faults, the device, and the packages that each extra lacks.
 
     Returns:
         `dict[str, Any]`: Keys `"package"`, `"python"`, `"system"`, `"libraries"`, `"device"`, `"extras"` and `"offline"`.
@@ -142,7 +142,7 @@ def describe(found: dict[str, Any]) -> str:
     if found["offline"]:
         lines += [
             "",
-            "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set: models and data of the Hub are taken from the cache alone.",
+            "HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set: models and data from the Hub are read only from the cache.",
         ]
     return "\n".join(lines)
 

@@ -16,7 +16,7 @@ class EngineArguments(CommandArguments):
         help="What writes the answers: `transformers`, `vllm` in this process, or the address of a vLLM server.",
     )
     vllm_gpu_memory_utilization: float = option(
-        0.3, SHARE, help="Share of the GPU's memory for `engine` vllm, which is loaded beside the model."
+        0.3, SHARE, help="Share of the GPU's memory for `engine` vllm. The model is loaded beside it."
     )
     vllm_server_timeout: float = option(
         240.0, at_least(0), help="Seconds to wait for a server, and for its answers to a batch."

@@ -54,14 +54,14 @@ COUNTED = {"act_tokens": ("prompt",), "loss_type": ("nll", "divergence"), "engin
 @dataclass
 @with_help
 class EstimateArguments(CommandArguments):
-    """Arguments of the `estimate` command, explained by its `--help`. Those of the trainers have their defaults."""
+    """Arguments of the `estimate` command, explained by its `--help`. Training options have the trainers' defaults."""
 
     # Parameters that control the model
     model_name_or_path: str = option(help="The model, its folder, or its config.json. No weights are loaded.")
     max_length: int = option(help="Tokens of the longest row: a prompt with its answer.", allowed=at_least(1))
     recipe: str | None = option(
         None,
-        help="Recipe of a training (YAML). Of its options, those that are also here are taken, unless a flag gives another value.",
+        help="Training recipe (YAML), from which the options listed here are taken; flags override it.",
     )
     model_revision: str | None = option(None, help="Revision of the model.")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = option("float32", help="Dtype of the weights.")
@@ -77,35 +77,43 @@ class EstimateArguments(CommandArguments):
     )
     # Parameters that control the step
     method: list[str] = option(
-        ["bct"], help=f"Objectives, of {', '.join(METHODS)}; or `opct` alone, which is on-policy consistency."
+        ["bct"], help=f"Objectives: any of {', '.join(METHODS)}; or only `opct`, on-policy consistency training."
     )
-    max_completion_length: int = option(512, at_least(1), help="Tokens of an answer in it (bct, kl, opct).")
-    per_device_train_batch_size: int = option(8, at_least(1), help="Rows of a micro-batch; for `opct`, rollouts.")
-    gradient_accumulation_steps: int = option(1, at_least(1), help="Micro-batches of an optimizer step.")
-    num_generations: int = option(4, at_least(1), help="Rollouts of a prompt (opct).")
-    share_prefix: bool = option(True, help="Whether rollouts share the computation of their prompt (opct).")
+    max_completion_length: int = option(
+        512, at_least(1), help="Tokens of the answer, a part of `max_length` (bct, kl, opct)."
+    )
+    per_device_train_batch_size: int = option(8, at_least(1), help="Rows per micro-batch; for `opct`, rollouts.")
+    gradient_accumulation_steps: int = option(1, at_least(1), help="Micro-batches per optimizer step.")
+    num_generations: int = option(4, at_least(1), help="Rollouts per prompt (opct).")
+    share_prefix: bool = option(True, help="Whether a prompt is computed only once for all its rollouts (opct).")
     rollout_batch_size: int | None = option(
-        None, at_least(1).or_none(), help="Rollouts that are sampled at a time (opct). By default all of a step."
+        None, at_least(1).or_none(), help="Rollouts sampled at a time (opct). By default all rollouts of a step."
     )
     layers: list[int] | None = option(None, help="Blocks that act, attct and mlpct compare. By default all.")
-    gradient_checkpointing: bool = option(True, help="Whether blocks are computed again instead of kept.")
-    bf16: bool | None = option(None, help="Whether to compute in bfloat16. By default unless `use_cpu`.")
+    gradient_checkpointing: bool = option(
+        True, help="Whether to recompute activations in the backward pass instead of keeping them."
+    )
+    bf16: bool | None = option(None, help="Whether to compute in bfloat16 (by default unless `use_cpu` is set).")
     use_cpu: bool = option(False, help="Whether the step runs on a CPU.")
     optim: str = option("adamw_torch_fused", choices=OPTIMIZERS, help="Optimizer.")
     # Parameters that control the answer
-    memory: float | None = option(None, above(0), help="GiB of the device, for the largest batch that fits.")
-    tflops: float | None = option(None, above(0), help="TFLOP/s of the device's matrix product, for seconds a step.")
+    memory: float | None = option(
+        None, above(0), help="Memory of the device in GiB, to find the largest batch that fits."
+    )
+    tflops: float | None = option(
+        None, above(0), help="Speed of the device's matrix products in TFLOP/s, to compute the seconds per step."
+    )
     utilisation: float = option(
         0.4,
         SHARE,
-        help="Share of `tflops` that a step reaches. The default is what large models reach in training on one node; "
-        "measure a few steps of yours, and give theirs.",
+        help="Share of `tflops` that a step reaches. The default is what large models reach in training on one node. To be "
+        "exact, measure a few of your own steps.",
     )
     json: bool = option(False, help="Print one JSON object instead of text.")
 
 
 def main(args: EstimateArguments) -> dict[str, Any]:
-    """Returns the setup, the bytes, the largest batch and the seconds as one JSON object."""
+    """Returns one JSON object with the setup, the memory in bytes, the largest batch and the seconds."""
     check_ranges(args)
     check_methods(args.method, (*METHODS, "opct"))
     config = _read_config(args)
@@ -154,7 +162,7 @@ def _read_config(args: EstimateArguments) -> PreTrainedConfig:
     config = load_config(name, args.model_revision)
     if getattr(config, "quantization_config", None):
         raise ConsistencyError(
-            f"{name} is quantized, and what its weights take is not known here. Give the model before that, with "
+            f"{name} is quantized, and the memory of its weights is not known here. Name the model before quantization, with "
             "`load_in_4bit: true` for 4 bits."
         )
     return config

@@ -133,11 +133,11 @@ class EvaluateArguments(EngineArguments):
     )
     # Parameters that control the engine
     vllm_adapter_dir: str | None = option(
-        None, help="Folder that a server on another machine has under the same path, for adapters."
+        None, help="Folder for adapters that a vLLM server on another machine reads under the same path."
     )
     # Parameters that control the answers
     system_prompt: str | None = option(
-        None, help="System message in front of all prompts of the pairs: a baseline without training."
+        None, help="System message to put before all prompts of the pairs: a baseline without training."
     )
     max_completion_length: int = option(256, at_least(1), help="Maximum tokens per answer, thinking included.")
     batch_size: int = option(32, at_least(1), help="Prompts per batch.")
@@ -146,37 +146,43 @@ class EvaluateArguments(EngineArguments):
     seed: int = option(42, help="Seed.")
     multiple_choice: Literal["text", "logprob"] = option(
         "text",
-        help="`text` reads the choice in a generated answer, `logprob` takes the likeliest of the offered letters.",
+        help="`text` reads the choice from a generated answer, `logprob` takes the likeliest of the offered letters.",
     )
     choice_prefix: str = option(
-        CHOICE_PREFIX, NO_SPACE_AT_END, help="With `logprob`, beginning of the answer, before the letter."
+        CHOICE_PREFIX,
+        NO_SPACE_AT_END,
+        help="Beginning of the answer, before the letter (for `multiple_choice` logprob).",
     )
     free_answers: Literal["text", "logprob"] = option(
         "text",
-        help="`logprob` also scores the right and the suggested answer of questions without choices, which no rule must read.",
+        help="For questions without choices: `text` reads the generated answer, `logprob` also scores the right and the "
+        "suggested answer by their log-probabilities.",
     )
     answer_prefix: str = option(
-        ANSWER_PREFIX, help="With `free_answers` logprob, beginning of the reply, before the answer."
+        ANSWER_PREFIX, help="Beginning of the reply, before the answer (for `free_answers` logprob)."
     )
     thinking_markers: list[str] = option(
-        ["<think>", "</think>"], help="Text that opens and closes a thought. Answers are read after it."
+        ["<think>", "</think>"],
+        help="The two texts that open and close a thought. Only what follows a thought is graded.",
     )
     chat_template_kwargs: dict[str, Any] | str | None = option(
         None, help="Variables of the chat template (JSON on the command line)."
     )
     # Parameters that control the suites
-    suites: list[str] = option([], help="Standard suites to run as well, named as in `trl-consistency suites`.")
-    suite_judge: str | None = option(None, help="Judge of the suites, by its name in Inspect.")
+    suites: list[str] = option([], help="Standard suites to also run, with the names of `trl-consistency suites`.")
+    suite_judge: str | None = option(None, help="Judge for the suites, by its name in Inspect.")
     suite_limit: int | None = option(None, at_least(1), help="Maximum samples per task, for a first try.")
     # Parameters that control capability
     capability_data: str | None = option(
-        None, help="Folder of questions, texts and safe prompts that capability is measured on as well."
+        None, help="Folder of questions, texts and safe prompts on which to also measure capability."
     )
     capability_limit: int | None = option(
-        None, at_least(1), help="Maximum items of each of its files, sampled with `seed`. By default all."
+        None, at_least(1), help="Maximum items per file of `capability_data`, sampled with `seed`. By default all."
     )
     # Parameters that control the judge
-    judge_model: str | None = option(None, help="Model that judges requests: behind `judge_base_url`, or loaded here.")
+    judge_model: str | None = option(
+        None, help="Model that judges requests, loaded here unless `judge_base_url` is given."
+    )
     judge_base_url: str | None = option(None, help="OpenAI-compatible endpoint of the judge.")
     judge_key_variable: str = option("OPENAI_API_KEY", help="Environment variable that holds the endpoint's key.")
     judge_questions: bool = option(
@@ -185,7 +191,7 @@ class EvaluateArguments(EngineArguments):
     judge_max_completion_length: int = option(JUDGEMENT_LENGTH, at_least(1), help="Maximum tokens per judgement.")
     judge_workers: int = option(8, at_least(1), help="Concurrent requests to the endpoint.")
     # Parameters that control the output
-    file_type: Literal["jsonl", "parquet"] = option("jsonl", help="Type of the file of answers.")
+    file_type: Literal["jsonl", "parquet"] = option("jsonl", help="Format of the file with the answers.")
     save_to_adapters: bool = option(
         False,
         help="Also write each adapter's rates into its folder and card, for `trl-consistency push`. They replace "
@@ -433,19 +439,20 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
     if not args.judge_model:
         refuse_unused(args, ["judge_max_completion_length"], "no judge: name the model in `judge_model`")
     if not args.judge_base_url:
-        refuse_unused(args, ["judge_key_variable", "judge_workers"], "no `judge_base_url`, of whose endpoint it is")
+        refuse_unused(args, ["judge_key_variable", "judge_workers"], "it is for an endpoint: set `judge_base_url`")
     if args.adapters and is_adapter_folder(args.model_name_or_path):
         raise ConsistencyError(
-            f"`model_name_or_path` {args.model_name_or_path} is an adapter: name the model that it and `adapters` are of, "
-            "and list it under `adapters`."
+            f"`model_name_or_path` {args.model_name_or_path} is an adapter: name its base model there, and list the adapter "
+            "under `adapters`."
         )
     remote = next((path for path in args.adapters if not os.path.isdir(path)), None)
     if args.save_to_adapters and (remote or not args.adapters):
-        raise ConsistencyError(f"`save_to_adapters` needs folders of adapters, and {remote or 'there'} is none.")
+        found = f"{remote} is not a folder" if remote else "`adapters` is empty"
+        raise ConsistencyError(f"`save_to_adapters` needs folders of adapters, but {found}.")
     refused: dict[str, tuple[Any, str]] = {
         "suites": (args.suites, "the suites have prompts of their own"),
         "capability_data": (args.capability_data, "capability is measured without one"),
-        "save_to_adapters": (args.save_to_adapters, "the adapters' cards do not say so"),
+        "save_to_adapters": (args.save_to_adapters, "the adapters' cards do not mention it"),
     }
     for given, (is_set, reason) in refused.items():
         if args.system_prompt is not None and is_set:

@@ -71,7 +71,7 @@ class LintArguments(CommandArguments):
         help="Also load the weights, and measure on `dose_pairs` pairs how differently the model answers the two "
         "sides.",
     )
-    dose_pairs: int = option(DOSE_PAIRS, at_least(1), help="Number of those pairs, sampled with `seed`.")
+    dose_pairs: int = option(DOSE_PAIRS, at_least(1), help="Number of pairs for `dose`, sampled with `seed`.")
     engine: str = option(
         "transformers",
         help="What writes the answers for `dose`: `transformers`, `vllm` in this process, or the address of a vLLM server.",

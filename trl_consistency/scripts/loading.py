@@ -54,11 +54,11 @@ class ConsistencyScriptArguments(ScriptArguments):
     # Parameters that control the anchors
     anchor_dataset_name: str | None = option(
         None,
-        help="Path or name of a data set of anchors (a `prompt` column) for `anchor_ratio`. If None, the pairs' clean "
+        help="Path or name of the anchor data set (a `prompt` column) for `anchor_ratio`. If None, the pairs' clean "
         "prompts are used.",
     )
-    anchor_dataset_config: str | None = option(None, help="Configuration name of the data set of anchors.")
-    anchor_dataset_split: str = option("train", help="Split of the data set of anchors.")
+    anchor_dataset_config: str | None = option(None, help="Configuration name of the anchor data set.")
+    anchor_dataset_split: str = option("train", help="Split of the anchor data set.")
     # Parameters that control the guard
     guard_split: str | None = option(
         None,
@@ -66,39 +66,39 @@ class ConsistencyScriptArguments(ScriptArguments):
         "nothing is measured.",
     )
     guard_dataset_name: str | None = option(
-        None, help="Path or name of the data set with `guard_split`. If None, that of the training pairs."
+        None, help="Path or name of the data set with `guard_split`. If None, the data set of the training pairs."
     )
     guard_dataset_config: str | None = option(None, help="Configuration name of `guard_dataset_name`.")
     guard_control_dataset_name: str | None = option(
-        None, help="Path or name of a data set of control questions (`prompt`, `answer`) to measure on as well."
+        None, help="Path or name of a data set of control questions (`prompt`, `answer`) to also measure on."
     )
     guard_control_dataset_config: str | None = option(None, help="Configuration name of the control questions.")
     guard_control_split: str = option("test", help="Split of the control questions.")
     guard_every: int | None = option(
-        None, help="Steps between measurements, and one after the last. If None, they follow `eval_strategy`."
+        None, help="Steps between measurements. The last step is always measured. If None, `eval_strategy` decides."
     )
     guard_max_drop: float | None = option(
         None,
-        help="Training stops if the share of right answers to clean prompts or control questions, of bare harmful requests "
-        "refused, or of benign requests answered falls by more than this (0.05: five points). If None, it never stops.",
+        help="Training stops if one of these shares falls by more than this (0.05: five points): right answers to clean "
+        "prompts or control questions, bare harmful requests refused, benign requests answered. If None, it never stops.",
     )
     guard_rows: int = option(64, help="Maximum rows of each kind to measure on.")
     # Parameters that control the resumption
     resume_changed: list[str] | None = option(
         None,
-        help="What may differ from the run that `resume_from_checkpoint` resumes, by the names that the error lists.",
+        help="What may differ from the run that `resume_from_checkpoint` resumes; use the names that the error lists.",
     )
 
 
 @dataclass
 @with_help
 class TrainingScriptArguments(ConsistencyScriptArguments):
-    """Arguments of the scripts that have a model answer before or while it trains."""
+    """Arguments of the scripts in which a model answers before or during its training."""
 
     engine: str | None = option(
         None,
-        help="What answers: `transformers`, `vllm` in this process (as `use_vllm`), or the address of a vLLM server. If "
-        "None, `use_vllm` decides.",
+        help="What generates answers: `transformers`, `vllm` in this process (as `use_vllm`), or the address of a vLLM "
+        "server. If None, `use_vllm` decides.",
     )
 
 
@@ -284,7 +284,7 @@ def _refuse_without(script_args: ConsistencyScriptArguments, needed: str, *optio
     """Raises [`ConsistencyError`] for options that say how to read a data set that is not named."""
     for option_name in options:
         if getattr(script_args, option_name) != getattr(ConsistencyScriptArguments, option_name):
-            raise ConsistencyError(f"`{option_name}` is given, but no `{needed}`, of which it would be.")
+            raise ConsistencyError(f"`{option_name}` is given without `{needed}`. Name the data set, or leave it out.")
 
 
 def _refuse_config(option_name: str, config: str | None, name: str) -> None:

@@ -58,16 +58,16 @@ class PairsArguments(EngineArguments):
         help="Questions, requests or prompts: a JSON Lines, CSV or Parquet file, a folder, or a data set on the Hub."
     )
     output_dir: str = option(
-        help="Folder for the pairs (`train`, `test`, `test_wordings`) and their card: the `dataset_name` of a recipe.",
+        help="Folder for the pairs (`train`, `test`, `test_wordings`) and their card, which a recipe takes as `dataset_name`.",
     )
     dataset_config: str | None = option(None, help="Configuration name of the data set.")
     dataset_split: str = option("train", help="Split of the data set.")
     max_sources: int | None = option(None, at_least(1), help="Maximum rows to read.")
     # Parameters that control the pairs
     perturbations: list[str] = option(["suggested_answer"], help="Perturbations or families; `a+b` applies a, then b.")
-    perturbations_file: str | None = option(None, help="Python file to run, which registers your own perturbations.")
+    perturbations_file: str | None = option(None, help="Python file that is run to register your own perturbations.")
     pairs_per_source: int | None = option(
-        None, help="Pairs per source in a split, with perturbations in turn. By default one per perturbation."
+        None, help="Pairs per source in a split; perturbations take turns. By default one pair per perturbation."
     )
     test_share: float = option(0.1, help="Share of held-out sources.")
     wrong_answer: Literal["random", "longest", "given"] = option(
@@ -80,7 +80,7 @@ class PairsArguments(EngineArguments):
     prompt_format: Literal["chat", "text"] = option("chat", help="Chat messages or text.")
     instruction: str | None = option(
         None,
-        help="Text after every question. By default, questions with choices ask for a letter; empty for no text.",
+        help="Text after every question. By default, questions with choices ask for a letter. Empty means no text.",
     )
     benign_controls: bool = option(False, help="Add benign requests in the same jailbreak wrappers.")
     # Parameters that control the columns
@@ -109,10 +109,12 @@ class PairsArguments(EngineArguments):
     max_completion_length: int = option(256, at_least(1), help="Maximum tokens per answer (greedy).")
     batch_size: int = option(32, at_least(1), help="Prompts per batch.")
     thinking_markers: list[str] = option(
-        ["<think>", "</think>"], TWO_TEXTS, help="Text that opens and closes a thought. Answers are read after it."
+        ["<think>", "</think>"],
+        TWO_TEXTS,
+        help="The two texts that open and close a thought. Only what follows a thought is graded.",
     )
     # Parameters that control the output
-    file_type: Literal["jsonl", "parquet"] = option("jsonl", help="Type of the files.")
+    file_type: Literal["jsonl", "parquet"] = option("jsonl", help="Format of the files.")
     seed: int = option(42, help="Seed.")
     push_to_hub: str | None = option(None, help="Data set on the Hub (user/name) to push the folder to.")
     hub_private: bool = option(False, help="Whether a new data set is private.")

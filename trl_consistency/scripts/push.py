@@ -43,9 +43,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
             )
             url = None if dry_run else send(upload, options["private"], options["revision"])
         if url and is_checkpoint(folder):
-            print(
-                f"{folder} is a checkpoint, and stays as it is: the page's card and config were completed as they were sent."
-            )
+            print(f"{folder} is a checkpoint and was not changed: only the published card and config were completed.")
         print(upload.listing() if url is None else f"Published: {url}")
         printed |= {"repo_id": upload.repo_id, "url": url, "sent": upload.sizes(), "kept": upload.left_out}
 

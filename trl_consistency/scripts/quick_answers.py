@@ -72,7 +72,7 @@ COMMANDS = {
     ),
     "evaluate": Command(
         "Measure a model and its adapters on the same pairs: sycophancy, attack success, benign answers, accuracy and "
-        "consistency, with counts and 95% intervals of the rates and of the differences. " + _CONFIG,
+        "consistency. All rates and their differences have counts and 95% intervals. " + _CONFIG,
         (f"{_SCRIPTS}.evaluate.EvaluateArguments",),
         ("pairs",),
     ),
@@ -81,8 +81,8 @@ COMMANDS = {
         (f"{_SCRIPTS}.suites.SuitesArguments",),
     ),
     "estimate": Command(
-        "Compute what a training step costs on one device: memory, the largest batch and seconds. MODEL_OR_CONFIG (a "
-        f"model, its folder, or its config.json) stands first. No weights are loaded. {_CONFIG}",
+        "Compute what a training step costs on one device: memory, the largest batch and seconds. The first argument is "
+        f"MODEL_OR_CONFIG: a model, its folder, or its config.json. No weights are loaded. {_CONFIG}",
         (f"{_SCRIPTS}.estimate.EstimateArguments",),
     ),
 }
@@ -205,7 +205,7 @@ def help_text(command: str, prog: str, everything: bool) -> str:
         parser.add_argument_group(
             "Inherited options",
             f"{inherited} options of TRL and transformers, such as model_name_or_path, dataset_name, output_dir, learning_rate, "
-            "max_steps and use_peft. `--help_all` lists them, and says more of those above.",
+            "max_steps and use_peft. `--help_all` lists them, and says more about those above.",
         )
     return parser.format_help()
 

@@ -22,9 +22,9 @@ class Subject:
         base (`str`):
             The model before training, in cards.
         what (`str`):
-            Sentence on what the model is.
+            Sentence that says what the model is.
         held_out (`str`):
-            Sentence on what was not trained on.
+            Sentence that says what was not trained on.
         recipes (`Mapping[str, str]`):
             Recipe files in `recipes`, without `.yaml`, by their label in the report.
         labels (`Mapping[str, str]`):
@@ -101,9 +101,9 @@ class Subject:
 # What the reader of a report must know, by the first word of a recipe's label.
 METHODS = {
     "BCT": "Trained on the model's own answer to the clean prompt, given the perturbed prompt.",
-    "ACT": "Trained to have the activations on the perturbed prompt that the model had on the clean prompt before training.",
-    "OPCT": "Trained on answers of its own to the perturbed prompt. The distribution of each token is pulled to the one that the model "
-    "had after the clean prompt before training.",
+    "ACT": "Trained to have the same activations on the perturbed prompt as the untrained model has on the clean prompt.",
+    "OPCT": "Trained on its own answers to the perturbed prompt. At each token, the distribution is pulled towards the one that the "
+    "untrained model has after the clean prompt.",
 }
 ANCHORS = "Anchors are rows without a cue, which keep what the model does elsewhere."
 OUTCOMES_TEXT = (

@@ -46,12 +46,12 @@ class SuitesArguments(CommandArguments):
     model_revision: str | None = option(None, help="Revision of the base model.")
     judge: str | None = option(
         None,
-        help="The judge by its name in Inspect: `openai/...`, or `trl_consistency/FOLDER` for a local model.",
+        help="The judge, by its name in Inspect: `openai/...`, or `trl_consistency/FOLDER` for a local model.",
     )
     limit: int | None = option(None, at_least(1), help="Maximum samples per task, for a first try.")
     batch_size: int = option(32, at_least(1), help="Prompts per batch.")
     max_completion_length: int | None = option(
-        None, at_least(1), help="Maximum tokens per answer under Inspect. If None, as the task sets it, or 512."
+        None, at_least(1), help="Maximum tokens per answer under Inspect. If None, the task's own maximum, or 512."
     )
     chat_template_kwargs: dict[str, Any] | str | None = option(
         None, help="Variables of the chat template (JSON on the command line)."
@@ -67,7 +67,7 @@ def main(args: SuitesArguments) -> dict[str, Any]:
     adapters = name_models(args.adapters)
     check_adapters(args.adapters, args.model_name_or_path)
     if all(suite.library == "lm_eval" for suite in named_suites(args.suites)):
-        refuse_unused(args, ["max_completion_length"], "it is of suites under Inspect, and none of these is")
+        refuse_unused(args, ["max_completion_length"], "it is only for suites under Inspect, and `suites` names none")
     find_suites(args.suites, args.judge)
     with locked_folder(args.output_dir):
         check_output_dir(args.output_dir)

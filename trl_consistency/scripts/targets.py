@@ -62,8 +62,8 @@ def _check_not_data(file: str, data: Sequence[str | None]) -> None:
         place = Path(os.path.realpath(name)) if name and os.path.exists(name) else None
         if place is not None and place in (of := Path(os.path.realpath(file)), *of.parents):
             raise ConsistencyError(
-                f"`targets_file` {file} is of the data {name} that it is made from: its rows would be replaced, or doubled. "
-                "Name a file elsewhere."
+                f"`targets_file` {file} belongs to the data {name}, which the targets are made for: their rows would be replaced, or "
+                "doubled. Name a file elsewhere."
             )
 
 
@@ -92,7 +92,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
         trainer = COMMAND.make_trainer(script_args, training_args, *other_args)
         if not needs_targets(trainer.train_dataset):
             logger.warning(
-                "The pairs come with their completions: nothing is generated, and the model and its options decide nothing. For "
+                "The pairs come with their completions, so nothing is generated: the model and its options have no effect. For "
                 "the model's own answers, remove `completion` and `completion_ids`."
             )
         trainer.generate_targets()

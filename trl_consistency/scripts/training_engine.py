@@ -92,8 +92,8 @@ def _agree(given: Any, value: Any) -> bool:
 
 def check_server_of_targets(address: str, args: Any, model: str, quantization_config: Any) -> None:
     """
-    Raises [`ConsistencyError`] if a training needs no targets of a server, and if a server cannot have the reference policy: that
-    of a checkpoint by its name.
+    Raises [`ConsistencyError`] if a training needs no targets from a server, or if the server cannot have the reference policy. A
+    server has only checkpoints by name.
     """
     if not args.needs_completions:
         raise ConsistencyError(
@@ -105,8 +105,7 @@ def check_server_of_targets(address: str, args: Any, model: str, quantization_co
         )
     if quantization_config is not None:
         raise ConsistencyError(
-            f"`engine` is {address}, and the model is loaded in 4 or 8 bits: the server's answers are not known to be those of "
-            "the rounded weights. Make them beforehand (`trl-consistency targets --engine ...`) and train on them, or leave "
-            "`engine` out."
+            f"`engine` is {address}, and the model is loaded in 4 or 8 bits: the server may have other weights than these rounded "
+            "ones. Make the targets beforehand (`trl-consistency targets --engine ...`) and train on them, or leave `engine` out."
         )
     check_vllm(args, model, quantization_config)

@@ -65,8 +65,8 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
     """
     Trainer for consistency training on pairs of a clean and a perturbed prompt.
 
-    The reference `π_0` is the initial model, frozen, on the clean prompt `c`. It supervises the student `π_θ` on the
-    perturbed prompt `p`. `args.method` names the objectives:
+    The reference `π_0` is the frozen initial model, which reads the clean prompt `c`. It supervises the student `π_θ`,
+    which reads the perturbed prompt `p`. `args.method` names the objectives:
 
     - `"bct"` (Bias-augmented Consistency Training, [Chua et al., 2024](https://huggingface.co/papers/2403.05518),
       section 3): the token-mean of `-log π_θ(y_t | p, y_<t)` on the reference's own answer `y ~ π_0(·|c)`, including
@@ -104,16 +104,16 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         args ([`ConsistencyConfig`], *optional*):
             Configuration for this trainer. If `None`, a default configuration is used.
         data_collator ([`PairCollator`], *optional*):
-            Refused unless `None`: pairs need the trainer's own [`PairCollator`].
+            Must be `None`: pairs need the trainer's own [`PairCollator`].
         train_dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]):
-            Pairs. `clean_prompt` and `perturbed_prompt` are strings or lists of chat messages (a last assistant turn is
-            continued). Optional columns: `completion`, the target, is a string or a list of one assistant message;
-            `completion_ids`, the target's token ids, takes precedence over `completion`; `tools` and
+            Pairs. `clean_prompt` and `perturbed_prompt` are strings or lists of chat messages. If the last message is an
+            assistant turn, it is continued. Optional columns: `completion`, the target, is a string or a list of one
+            assistant message; `completion_ids`, the target's token ids, takes precedence over `completion`; `tools` and
             `chat_template_kwargs` go to the chat template for both prompts. Without a target column, the reference
             policy answers every distinct clean prompt once, when [`train`] or [`evaluate`] is first called. A row with
             two equal prompts is an anchor: it keeps the student close to the reference.
         eval_dataset ([`~datasets.Dataset`], [`~datasets.IterableDataset`], [`~datasets.DatasetDict`], [`~datasets.IterableDatasetDict`] or `dict[str, Dataset | IterableDataset]`, *optional*):
-            Pairs to evaluate on. The loss is a mean over the whole data set, independent of the batches.
+            Pairs to evaluate on. The loss is a mean over the whole data set: the batch size does not change it.
         anchor_dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`], *optional*):
             Prompts without a cue, which keep the student close to the reference: a `prompt` column, and optionally
             `completion`, `tools` and `chat_template_kwargs`. `args.anchor_ratio` sets their share of an epoch. If
@@ -121,7 +121,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`], *optional*):
             As in [`~trl.SFTTrainer`]. If `None`, loaded from the model's name.
         compute_loss_func (`Callable`, *optional*):
-            Refused unless `None`: the objective is `args.method`.
+            Must be `None`: the objective is `args.method`.
         compute_metrics (`Callable[[EvalPrediction], dict]`, *optional*):
             As in [`~trl.SFTTrainer`].
         callbacks (list of [`~transformers.TrainerCallback`], *optional*):
@@ -137,7 +137,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         peft_config ([`~peft.PeftConfig`], *optional*):
             As in [`~trl.SFTTrainer`].
         formatting_func (`Callable`, *optional*):
-            Refused unless `None`: it would turn pairs into plain text.
+            Must be `None`: it would turn pairs into plain text.
 
     Raises:
         [`ConsistencyError`]: If options contradict each other, need a package that is not installed, or are not
@@ -331,8 +331,8 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
 
     def get_train_dataloader(self) -> Any:
         """
-        Like [`~transformers.Trainer.get_train_dataloader`], but repeats a stream without end. With `packing`, batches are
-        made of packs.
+        Like [`~transformers.Trainer.get_train_dataloader`], but repeats a stream endlessly. With `packing`, batches consist
+        of packed sequences.
         """
         is_stream, max_length = isinstance(self.train_dataset, IterableDataset), cast(int, self.args.max_length)
         if not is_stream and not self.args.packing:
@@ -392,7 +392,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
 
     def generate_targets(self) -> None:
         """
-        Generates the reference policy's answers to the clean prompts of rows without a completion, into
+        Generates the reference policy's answers to the clean prompts of rows without a completion, and stores them in
         `self.targets`.
 
         [`train`] and [`evaluate`] call this themselves.
@@ -401,8 +401,8 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
 
     def dataset_with_targets(self) -> Dataset:
         """
-        Returns the training pairs with their targets. Pairs whose targets are empty, as `keep_thinking=False` makes those
-        that end in a thought, are left out.
+        Returns the training pairs with their targets. Pairs with an empty target are left out. With `keep_thinking=False`,
+        a target is empty if its thought did not end.
 
         Returns:
             [`~datasets.Dataset`]: The pairs, with the columns `completion` (text) and `completion_ids` (token ids).
@@ -489,8 +489,8 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
     @property
     def _runs_last_block_whole(self) -> bool:
         """
-        Whether the last block must run where no label is predicted, too. With context or sequence parallelism, one process
-        predicts the first token of the next. A compiled block would be compiled anew for each number of positions.
+        Whether the last block must also run where no label is predicted. With context or sequence parallelism, one process
+        predicts the first token of the next. A compiled block would be recompiled for each number of positions.
         """
         return self.accelerator.parallelism_config is not None or self.args.torch_compile
 

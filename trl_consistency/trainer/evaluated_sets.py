@@ -48,8 +48,8 @@ def counted_stream(dataset: Any, trainer: Any) -> CountedStream | None:
         return None
     if trainer.compute_metrics is not None:
         raise ConsistencyError(
-            "`compute_metrics` would get some rows of a streamed evaluation set twice, with which several processes fill up its "
-            "last batch. Load the set without streaming."
+            "Several processes fill up the last batch of a streamed evaluation set with rows that `compute_metrics` would get "
+            "twice. Load the set without streaming."
         )
     return CountedStream(dataset)
 

@@ -62,9 +62,9 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
     Trainer for On-Policy Consistency Training (OPCT, [Han et al.,
     2026](https://huggingface.co/papers/2605.21834)) on pairs of a clean and a perturbed prompt.
 
-    The student `π_θ` samples `num_generations` rollouts `y` for each perturbed prompt `p`. At every token it is
-    compared with the reference `π_0`, the frozen initial model, after the clean prompt `c` and the same tokens: the
-    loss is the token-mean, over the global batch, of `D(π_θ(·|p, y_<t), π_0(·|c, y_<t))`. By default, `D` is the
+    The student `π_θ` samples `num_generations` rollouts `y` for each perturbed prompt `p`. The reference `π_0`, the
+    frozen initial model, reads the same tokens after the clean prompt `c`. The loss compares the two at every token: it
+    is the mean of `D(π_θ(·|p, y_<t), π_0(·|c, y_<t))` over the tokens of the global batch. By default, `D` is the
     reverse KL, exact over the whole vocabulary. With `loss_type="policy_gradient"` it is estimated from the sampled
     token, as in the paper.
 
@@ -90,14 +90,14 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
             Model to be trained, as in [`~trl.DistillationTrainer`]. The reference is this model before training,
             including any adapter that it already has.
         teacher_model (*optional*):
-            Refused unless `None`: see `ref_model`.
+            Must be `None`: see `ref_model`.
         args ([`OnPolicyConsistencyConfig`], *optional*):
             Configuration for this trainer. If `None`, a default configuration is used.
         train_dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]):
-            Pairs. `clean_prompt` and `perturbed_prompt` are strings or lists of chat messages (a last assistant turn
-            is continued). The optional columns `tools` (schemas) and `chat_template_kwargs` go to the chat template
-            for both prompts. A `completion` is not trained on, only compared with rollouts in the log. A row with two
-            equal prompts is an anchor: it keeps the student close to the reference.
+            Pairs. `clean_prompt` and `perturbed_prompt` are strings or lists of chat messages. If the last message is an
+            assistant turn, it is continued. The optional columns `tools` (schemas) and `chat_template_kwargs` go to the
+            chat template for both prompts. A `completion` is not trained on: the log only compares rollouts with it. A
+            row with two equal prompts is an anchor: it keeps the student close to the reference.
         eval_dataset ([`~datasets.Dataset`], [`~datasets.IterableDataset`], [`~datasets.DatasetDict`], [`~datasets.IterableDatasetDict`] or `dict[str, Dataset | IterableDataset]`, *optional*):
             Pairs to evaluate on, with `num_generations_eval` rollouts each. The loss is the token-mean over the whole
             data set. Each evaluation uses the same seed.
@@ -112,10 +112,10 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         peft_config ([`~peft.PeftConfig`], *optional*):
             As in [`~trl.DistillationTrainer`].
         tools (list of `Callable`, *optional*):
-            Refused unless `None`: rollouts do not call tools.
+            Must be `None`: rollouts do not call tools.
         ref_model (`str` or [`~transformers.PreTrainedModel`], *optional*):
-            Another model as the reference, with the same vocabulary. `None` is the initial policy, which does not need
-            a second model in memory.
+            Another model to use as the reference. It must have the same vocabulary. If `None`, the reference is the
+            initial policy: only a copy of its trainable weights is kept, and none at all with a new adapter.
         anchor_dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`], *optional*):
             Prompts without a cue, which keep the student close to the reference: a `prompt` column, and optionally
             `tools` and `chat_template_kwargs`. `args.anchor_ratio` sets their share of an epoch. If `None`, the pairs'
@@ -265,7 +265,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
     # Prompts, each repeated for its rollouts
 
     def get_train_dataloader(self) -> Any:
-        """Loads a batch of prompts once per micro-batch of its rollouts; [`_prepare_inputs`] splits the rollouts."""
+        """Yields each batch of prompts once per micro-batch of its rollouts. [`_prepare_inputs`] splits the rollouts."""
         dataset = self.train_dataset
         if isinstance(dataset, IterableDataset):
             dataset = repeated_stream(self._passes, self.args)

@@ -147,7 +147,9 @@ def test_faulty_aliases(aliases, reason):
 
 
 def test_aliases_of_nothing():
-    with pytest.raises(InvalidPairsError, match="row 0: `aliases` are other names of the `answer`, and there is none"):
+    with pytest.raises(
+        InvalidPairsError, match="row 0: `aliases` are other names of the `answer`, but there is no `answer`"
+    ):
         PairSet.of([{**ROW, "answer": ""}])
 
 
@@ -172,7 +174,7 @@ def test_sources_carry_aliases(given, carried):
     ("columns", "reason"),
     [
         ({"aliases": ["Cuba"]}, "`aliases` are names of the right answer, and 'Cuba' is given as a wrong one"),
-        ({"aliases": ["U"], "answer": None}, "`aliases` are other names of the answer, and there is none"),
+        ({"aliases": ["U"], "answer": None}, "`aliases` are other names of the answer, but there is no answer"),
         ({"aliases": '["U"'}, "`aliases` is not valid JSON"),
     ],
 )

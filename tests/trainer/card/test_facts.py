@@ -136,7 +136,7 @@ def test_base_model_with_another_config_than_its_files(tmp_path, model_dir, lora
         model = AutoModelForCausalLM.from_pretrained(model_dir, **changes)
         text, _ = card(make_trainer(tmp_path, model, lora))
         assert ("| Base model's config | changed in rms_norm_eps, sliding_window: " in text) == expected
-        assert ("config is not that of its files (rms_norm_eps, sliding_window)" in caplog.text) == expected
+        assert ("config differs from its files (rms_norm_eps, sliding_window)" in caplog.text) == expected
 
 
 @pytest.mark.parametrize("lora", [True, False])

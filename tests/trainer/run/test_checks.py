@@ -309,7 +309,7 @@ class TestSubclasses:
     def test_a_loss_that_no_evaluation_measures_is_said(self, tmp_path, caplog, kind, is_warned):
         args = make_config(tmp_path, method="bct", max_steps=1)
         kind(make_model(), args, train_dataset=make_pairs(4), processing_class=make_tokenizer())
-        assert ("`OwnLoss.compute_loss` is the loss of training alone" in caplog.text) == is_warned
+        assert ("`OwnLoss.compute_loss` changes only the training loss" in caplog.text) == is_warned
 
     def test_a_method_that_transformers_does_not_call_is_said(self, tmp_path, caplog):
         """The optimizer was that of the options, without a word."""
@@ -357,7 +357,7 @@ def test_model_with_the_layers_of_an_earlier_adapter(tmp_path, lora):
     model = make_model()
     get_peft_model(model, LoraConfig(r=4, target_modules=["o_proj"], modules_to_save=["norm"]))
     options = {"args": make_config(tmp_path), "train_dataset": make_pairs(4), "processing_class": make_tokenizer()}
-    with pytest.raises(ConsistencyError, match="holds the layers of an adapter that was made of it before"):
+    with pytest.raises(ConsistencyError, match="still holds the layers of an earlier adapter"):
         ConsistencyTrainer(model, peft_config=LoraConfig(target_modules=["q_proj"]) if lora else None, **options)
 
 

@@ -111,7 +111,7 @@ def test_weights_and_states_that_are_not_those_that_were_saved_are_refused(copy,
 def test_checkpoint_of_the_model_alone_is_refused(tmp_path):
     """Its optimizer and schedule would begin anew without a word."""
     make_trainer(tmp_path, save_only_model=True, max_steps=2).train()
-    with pytest.raises(ConsistencyError, match=r"checkpoint-2 holds the model alone \(`save_only_model`\)"):
+    with pytest.raises(ConsistencyError, match=r"checkpoint-2 holds only the model \(`save_only_model`\)"):
         make_trainer(tmp_path).train(resume_from_checkpoint=True)
 
 

@@ -54,19 +54,20 @@ class AnswerOptions:
         multiple_choice (`str`, *optional*, defaults to `"text"`):
             `"text"` lets the model write its answers. `"logprob"` takes the likeliest of the letters in the prompt.
         choice_prefix (`str`, *optional*, defaults to `"The answer is ("`):
-            Beginning of the answer, before that letter. It must not end in a space: a letter counts with one before it, too.
+            Beginning of the answer, before the letter. It must not end in a space: letters with a space before them are
+            scored, too.
         free_answers (`str`, *optional*, defaults to `"text"`):
             `"text"` reads the answers that the model writes to questions without choices. `"logprob"` also scores the right
             and the suggested answer by their log-probabilities.
         answer_prefix (`str`, *optional*, defaults to `"The answer is"`):
-            Beginning of the reply, before those answers.
+            Beginning of the reply, before the answer.
         thinking_markers (`tuple[str, str]`, *optional*, defaults to `("<think>", "</think>")`):
             Text that opens and closes a thought.
         progress (`bool`, *optional*, defaults to `True`):
             Whether to show a progress bar.
 
     Raises:
-        [`ConsistencyError`]: For a value that an option may not have, and if `top_p` is given at temperature 0.
+        [`ConsistencyError`]: If the value of an option is not allowed, or `top_p` is given at temperature 0.
     """
 
     max_new_tokens: int = option(256, at_least(1))
@@ -119,7 +120,7 @@ class Answer(NamedTuple):
         is_cut (`bool`, *optional*, defaults to `False`):
             Whether the answer reached `max_new_tokens`, or the end of the model's context, before its end.
         other_markers (`tuple[str, str]`, *optional*):
-            Well-known markers, other than the `thinking_markers`, of a thought that `said` has, if any.
+            Well-known markers of a thought that `said` still contains, if any: other markers than the `thinking_markers`.
     """
 
     text: str

@@ -144,7 +144,7 @@ def _aliases_fault(row: Mapping[str, Any]) -> str | None:
         if isinstance(biased, str) and reading_key(alias) == reading_key(biased):
             return f"`aliases` are names of the right answer, and {alias!r} is the `biased_answer`"
     if aliases and kind_of(row) == "no key":
-        return "`aliases` are other names of the `answer`, and there is none"
+        return "`aliases` are other names of the `answer`, but there is no `answer`"
     return None
 
 

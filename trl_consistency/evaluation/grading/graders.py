@@ -70,15 +70,20 @@ def named_answers(text: str, candidates: Iterable[str], question: str = "", own:
     """
     Returns the candidates that a text gives as its answer, in the order of first mention. They must be whole words in
     the same case, or begin with a capital. If none is found, candidates of four letters or more match in any case ("In"
-    and "in" are different words) and with other accents, in lower case only if the text begins in lower case ("once more"
-    does not name More). If none is found then either, numbers below a hundred may stand in words.
+    and "in" are different words) and with other accents. They match in lower case only if the text begins in lower case
+    ("once more" does not name More). If still none is found, numbers below a hundred may be written as words.
 
-    A candidate does not count where its clause denies it ("not Rome", "Rome is not") or gives no answer ("I cannot tell you
-    about Rome"), where it is corrected ("Rome. No, Paris") or asked about ("Is it Rome?"), where the clause is about something
-    else than the question ("Rome is a city in Italy", "The mayor of Rome is Smith"), where it is a number that is calculated
-    with, a word of the sentence ("As I said" does not name I) or part of what the question says ("rain gauge"). A candidate
-    that is attributed to the user ("you said Rome"), conceded ("while Rome is large"), or names something beside the answer
-    ("also known as Rome", "near Rome") counts only if no other does. Hyphens within words may be missing, or be too many.
+    A candidate does not count if
+
+    - its clause denies it ("not Rome", "Rome is not") or gives no answer ("I cannot tell you about Rome"),
+    - it is corrected ("Rome. No, Paris") or asked about ("Is it Rome?"),
+    - its clause is not about the question ("Rome is a city in Italy", "The mayor of Rome is Smith"),
+    - it is a number in a calculation, an ordinary word of the sentence ("As I said" does not name I) or part of a phrase
+      of the question ("rain gauge").
+
+    A candidate counts only if no other does when it is attributed to the user ("you said Rome"), conceded ("while Rome is
+    large"), or names something beside the answer ("also known as Rome", "near Rome"). Words may have missing or extra
+    hyphens.
 
     If two candidates begin at the same place, the longer one counts: "New York City" is not "New York". Pass all
     answers that the text could state, not only the right one: otherwise a wrong answer counts as unread.
@@ -91,10 +96,10 @@ def named_answers(text: str, candidates: Iterable[str], question: str = "", own:
         question (`str`, *optional*, defaults to `""`):
             The question, without the cue. Without it, no clause is about something else.
         own (`Collection[str]`, *optional*, defaults to `()`):
-            Candidates that come before the others of their sentence, which may be common words there ("the human brain"),
-            unless they follow an "or". Of several of them, those count whose part of the text has most of the question's
-            words, and of each such sentence the first, with what is named together with it ("Rome or Paris"). A mapping
-            gives for each the answer that it is a name of.
+            Candidates that go before the others in their sentence, unless they follow an "or": the others may be common
+            words there ("the human brain"). If there are several, those count whose part of the text has most of the
+            question's words: in each such sentence, the first one and what is named together with it ("Rome or Paris"). A
+            mapping gives the answer that each candidate names.
 
     Returns:
         `list[str]`: Distinct candidates.

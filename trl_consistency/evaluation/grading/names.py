@@ -26,12 +26,12 @@ def is_right(row: Mapping[str, Any], answer: str) -> bool:
 
 def possible_answers(rows: Iterable[Mapping[str, Any]]) -> dict[str | None, dict[str, str]]:
     """
-    Returns the answers that occur in rows (right, suggested or denied) by `category`, and the other names of the right
-    ones (`aliases`): for each name, the answer that it is a name of.
+    Returns, by `category`, the answers that occur in rows (right, suggested or denied) and the other names of the right
+    answers (`aliases`). Each name is mapped to its answer.
 
-    An alias that every row with an answer gives it, and no other answer has, is a name of that answer in other rows,
-    too: "Mammalia" is a suggested "mammal". Any other alias counts as an answer of its own there. Further spellings of
-    one name are left out. The answers of a row that offers letters are its own.
+    An alias names its answer in other rows, too, if every row with that answer has the alias and no other answer has it:
+    a suggested "mammal" can be called "Mammalia". In other rows, any other alias counts as a separate answer. Further
+    spellings of a name are left out. Rows that offer letters add nothing: their answers are only their own.
     """
     answers: dict[str | None, set[str]] = {}
     aliases: dict[

@@ -157,8 +157,8 @@ def estimate(
 
     For a function of several rates, the interval generalises Newcombe's method for paired proportions: each rate is
     moved to the limit that shifts the function furthest towards a bound, and the shifts are added as correlated
-    errors. For the difference of two rates with one row per source, this is Newcombe's method. Two rates of which neither
-    alone moves the function, as in a harmonic mean of zeros, are moved together.
+    errors. For the difference of two rates with one row per source, this is Newcombe's method. If neither of
+    two rates moves the function alone, as in a harmonic mean of zeros, they are moved together.
 
     Args:
         samples (`Sequence[Sample]`):

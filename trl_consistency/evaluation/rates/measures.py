@@ -229,7 +229,7 @@ def compare(base: Samples, other: Samples) -> dict[str, Estimate]:
         `dict[str, Estimate]`: Differences, with paired intervals.
 
     Raises:
-        [`ConsistencyError`]: If a sample of the two is of other rows, or of other sources.
+        [`ConsistencyError`]: If the two have a sample of different rows, or of different sources.
     """
     found = {}
     for name in (name for name in base if name in other):

@@ -90,7 +90,7 @@ def run_suites(
         batch_size (`int`, *optional*, defaults to `32`):
             Prompts per batch.
         max_new_tokens (`int`, *optional*):
-            Maximum number of tokens of an answer under Inspect. If `None`, as the task sets it, or 512.
+            Maximum number of tokens of an answer under Inspect. If `None`, the task's own maximum, or 512.
         chat_template_kwargs (`dict[str, Any]`, *optional*):
             Variables of the chat template.
         log_dir (`str` or [`~pathlib.Path`], *optional*, defaults to `"logs"`):

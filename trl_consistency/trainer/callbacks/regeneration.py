@@ -30,8 +30,8 @@ class RegenerateTargets(TrainerCallback, ExportableState):
         every = self.trainer.args.regenerate_targets_every or 1
         if every >= state.num_train_epochs:
             raise ConsistencyError(
-                f"`regenerate_targets_every` is {every}, and the training takes {state.num_train_epochs} epoch(s): targets are "
-                "made anew between epochs, and none would be. Lower it, train for longer, or leave it out."
+                f"`regenerate_targets_every` is {every}, and the training takes {state.num_train_epochs} epoch(s): targets would "
+                "never be regenerated. Lower it, train for longer, or leave it out."
             )
         done = (state.epoch or 0) + 1e-6
         wanted = int(done) // every * every

@@ -15,13 +15,13 @@ logger = get_logger(__name__)
 
 
 def find_changed_config(model: Any, peft_config: Any) -> list[str]:
-    """Returns what the config of an adapter's base model has otherwise than its files, and warns of it."""
+    """Returns where the config of an adapter's base model differs from its files, and warns of it."""
     is_adapter = peft_config is not None or hasattr(model, "peft_config")
     changed = changed_config_keys(model) if is_adapter and not isinstance(model, str) else []
     if changed:
         logger.warning(
-            f"The model's config is not that of its files ({', '.join(changed)}), which an adapter does not keep: it would be "
-            "put on the model as its files are. Save the changed model in a folder of its own, and load that."
+            f"The model's config differs from its files ({', '.join(changed)}). An adapter does not save this change: it would be "
+            "loaded onto the unchanged model. Save the changed model in a folder of its own, and load that."
         )
     return changed
 
@@ -37,8 +37,8 @@ def is_another_base(given: Any, model: Any) -> bool:
     if (name := other_base_weight(model)) is None:
         return False
     logger.warning(
-        f"The base model's weights (such as {name}) are not those of {get_config_model_id(model.config)}, which the saved adapter "
-        "names as its base: loaded on that, it acts otherwise. Save this model to a folder of its own, and load it from there "
-        "before training."
+        f"The base model's weights (such as {name}) differ from {get_config_model_id(model.config)}, which the saved adapter names "
+        "as its base. Loaded onto that, the adapter behaves differently. Save this model to a folder of its own, and load it from "
+        "there before training."
     )
     return True

@@ -212,8 +212,8 @@ def _check_schedule(trainer: Any) -> None:
     groups = getattr(getattr(schedule, "optimizer", None), "param_groups", None)
     if groups is not None and not any(ours is its for ours in trainer.optimizer.param_groups for its in groups):
         raise ConsistencyError(
-            "`optimizers`: the schedule is of another optimizer, so it would not change the learning rate of this training. Make it of the "
-            "optimizer that is given."
+            "`optimizers`: the schedule belongs to another optimizer, so it would not change the learning rate of this training. Make a "
+            "schedule for the optimizer that you give."
         )
 
 
@@ -247,8 +247,8 @@ def check_weights_unchanged(trainer: Any) -> None:
     has_begun = trainer.state.global_step > 0
     if not has_begun and checksum_of(trainer.model, trainer.base_weights) != trainer.base_checksum:
         raise ConsistencyError(
-            "The model's weights were changed after the trainer was made, which took them for the initial policy: targets and "
-            "adapters would be those of another model. Change the model first, and make a new trainer with it."
+            "The model's weights were changed after the trainer was made. The trainer took the earlier weights for the initial policy, "
+            "so targets and adapters would not fit this model. Change the model first, and make a new trainer with it."
         )
 
 
@@ -348,8 +348,8 @@ def check_padding_free_parallelism(trainer: Trainer) -> None:
     parallelism = trainer.accelerator.parallelism_config
     if parallelism is not None and (parallelism.cp_enabled or parallelism.sp_enabled):
         raise ConsistencyError(
-            f"`{option}` is not available with context or sequence parallelism, which cuts the one row of a batch without "
-            "padding, so that its texts would attend to one another. Leave one of them out."
+            f"`{option}` is not available with context or sequence parallelism. Without padding, a batch is one row; where it is "
+            "cut, its texts would attend to one another. Leave one of them out."
         )
 
 

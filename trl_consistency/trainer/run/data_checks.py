@@ -94,8 +94,8 @@ def check_steps(dataset: AnyDataset, args: Any) -> None:
             )
     if args.max_steps <= 0:
         raise ConsistencyError(
-            "`train_dataset` is streamed, and the steps of an epoch are not known before its end. Set `max_steps`: the "
-            "stream begins anew as often as they need. Or load it without streaming."
+            "`train_dataset` is streamed, so the number of steps in an epoch is not known. Set `max_steps`: the stream is "
+            "repeated as often as needed. Or load it without streaming."
         )
 
 

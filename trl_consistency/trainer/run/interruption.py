@@ -97,8 +97,8 @@ def check_has_states(checkpoint: str | Path) -> None:
     """Raises [`ConsistencyError`] for a checkpoint without the states that a run goes on with."""
     if not any(Path(checkpoint).glob("rng_state*.pth")):
         raise ConsistencyError(
-            f"`resume_from_checkpoint`: {checkpoint} holds the model alone (`save_only_model`), without the states of the optimizer, "
-            "the schedule and chance, with which a run goes on. Name another checkpoint, or begin a new run with this model."
+            f"`resume_from_checkpoint`: {checkpoint} holds only the model (`save_only_model`). To resume, a run needs the states of the "
+            "optimizer, the schedule and the random numbers. Name another checkpoint, or begin a new run with this model."
         )
 
 

@@ -43,8 +43,8 @@ def check_not_data_folder(output_dir: str) -> None:
     for command in ("pairs", "convert"):
         if made_with(command) in text:
             raise ConsistencyError(
-                f"`output_dir` `{output_dir}` holds what `trl-consistency {command}` wrote, whose card the model's would replace. "
-                "Choose another one."
+                f"`output_dir` `{output_dir}` holds data that `trl-consistency {command}` wrote: the model's card would replace their "
+                "card. Choose another one."
             )
     if text.strip() and not text.lstrip("\ufeff").startswith("---"):  # the header of every model's card
         raise ConsistencyError(
@@ -58,8 +58,8 @@ def check_report_folder(output_dir: str) -> None:
     for name, what in ((ADAPTER_CONFIG, "an adapter"), (CONFIG_NAME, "a model")):
         if (Path(output_dir) / name).is_file():
             raise ConsistencyError(
-                f"`output_dir` {output_dir} holds {what}, whose own pictures a report would replace. Name a folder for the "
-                "report alone; `save_to_adapters` writes each adapter's results into its own folder."
+                f"`output_dir` {output_dir} holds {what}, and the report would replace its pictures. Choose a separate folder for the "
+                "report. `save_to_adapters` writes each adapter's results into its own folder."
             )
 
 

@@ -19,7 +19,7 @@ def overridden(trainer: Any, name: str) -> str | None:
 
 
 def warn_of_overrides(trainer: Any) -> None:
-    """Logs a warning if a caller's loss is trained with and another one measured, and for a method that nothing calls."""
+    """Logs a warning if a caller's own loss is trained but not measured, and for a method that nothing calls."""
     if own := overridden(trainer, "create_optimizer_and_scheduler"):
         logger.warning(
             f"transformers no longer calls `{own}`, so the optimizer of the options is used. Override `create_optimizer` and "
@@ -27,6 +27,6 @@ def warn_of_overrides(trainer: Any) -> None:
         )
     if (own := overridden(trainer, "compute_loss")) and not overridden(trainer, "prediction_step"):
         logger.warning(
-            f"`{own}` is the loss of training alone: evaluations measure the objectives of the config, and the model card names "
-            "those. Override `prediction_step`, too, if your loss is to be measured."
+            f"`{own}` changes only the training loss: evaluations measure the objectives of the config, and the model card names "
+            "those. Override `prediction_step`, too, to measure your loss."
         )
