@@ -160,7 +160,7 @@ def small_quickstart():
 
 def small_sets():
     """Every so many rows of the organism's sets."""
-    from trl_consistency.evaluation.run import PairSet
+    from trl_consistency.evaluation.pair_set import PairSet
     from trl_consistency.scripts.quickstart_subjects import ORGANISM
 
     return {

@@ -26,7 +26,7 @@ from trl_consistency.evaluation.answers.generate import generate_ids
 from trl_consistency.evaluation.answers.preferences import prefer_answers
 from trl_consistency.evaluation.capability import check_harness, measure_capability
 from trl_consistency.evaluation.capability_data import CapabilityData, read_capability
-from trl_consistency.evaluation.run import PairSet
+from trl_consistency.evaluation.pair_set import PairSet
 from trl_consistency.evaluation.side_effects import measure_side_effects
 from trl_consistency.files import write_text
 from trl_consistency.generation.answer_cache import AnswerCache

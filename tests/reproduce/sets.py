@@ -11,9 +11,9 @@ from tests.reproduce.cells import digest
 from tests.reproduce.plan import MeasuredSet, Plan
 from trl_consistency.evaluation.answers.preferences import Contrast
 from trl_consistency.evaluation.grading.names import possible_answers
+from trl_consistency.evaluation.pair_set import PairSet
 from trl_consistency.evaluation.rates.measures import source_of
 from trl_consistency.evaluation.rates.preferences import contrast_of
-from trl_consistency.evaluation.run import PairSet
 from trl_consistency.perturbations import draw, find_columns, find_perturbations, perturb, read_source
 from trl_consistency.scripts.pair_sets import load_sets
 from trl_consistency.smollm2.rows import load_smollm2_datasets, read_data

@@ -65,11 +65,7 @@ def test_what_a_first_user_should_know_is_printed(questions, tmp_path, capsys):
     pairs(questions, tmp_path / "out", "--max_sources", "1")
     printed = capsys.readouterr().out
     assert "Not read: the column(s) `topic`." in printed
-<<<<<<< HEAD
-    assert "No pair was held out: 0.1 of 1 came to no source that is used." in printed
-=======
-    assert "No source was held out: 0.1 of 1 rounds to none." in printed
->>>>>>> prose-code
+    assert "No pair was held out: 0.1 of 1 source(s) rounds to none that is used." in printed
 
 
 @pytest.mark.parametrize("sources", [None, 2])

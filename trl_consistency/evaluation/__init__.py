@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from .grading.graders import named_answers, refuses, stated_choice
     from .grading.judge import EndpointJudge, Judgement, JudgementStore, LocalJudge
     from .grading.names import possible_answers
+    from .pair_set import PairSet
     from .rates.intervals import Estimate, Sample, estimate
     from .rates.measures import METRICS, compare, make_samples, measure
     from .rates.vulnerability import Verdict
     from .report.plots import plot_outcomes, plot_rates, plot_tradeoff, plot_training
     from .report.tables import markdown_table, spread_table
-    from .run import PairSet, Results, evaluate
+    from .results import Results
+    from .run import evaluate
     from .suites.registry import SUITES, run_suites
     from .suites.runs import Suite
     from .suites.scores import SuiteScore, compare_suites, suites_table

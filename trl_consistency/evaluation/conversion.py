@@ -27,7 +27,7 @@ from ..models.checks import context_of
 from .answers.generate import Answer, AnswerOptions, answer_pairs
 from .answers.replies import after_thinking, warning_of_markers
 from .grading.grade import OTHER, Grade, grade_answers
-from .run import SIDES, UNKNOWN, PairSet, Rows
+from .pair_set import SIDES, UNKNOWN, PairSet, Rows
 
 
 Format: TypeAlias = Literal["preference", "sft"]

@@ -21,8 +21,9 @@ from .answers.generate import AnswerOptions
 from .answers.replies import THINKING_MARKERS, warning_of_cut
 from .grading.answer_keys import check_keys, check_spelling
 from .grading.names import possible_answers
+from .pair_set import PairSet
 from .rates.intervals import Estimate
-from .run import PairSet, evaluate
+from .run import evaluate
 
 
 DOSE_PAIRS = 64

@@ -16,10 +16,11 @@ from .answers.choices import check_choices
 from .answers.generate import AnswerOptions
 from .grading.answer_keys import check_keys, check_spelling
 from .grading.names import Candidates, Names, possible_answers
+from .pair_set import PairSet
 from .rates.intervals import Estimate
 from .rates.measures import ABILITIES, harmonic_mean
 from .row_kinds import kind_of
-from .run import PairSet, evaluate
+from .run import evaluate
 
 
 KINDS = ("question", "harmful", "benign")

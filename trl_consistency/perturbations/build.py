@@ -58,13 +58,9 @@ class BuildReport:
         prefilled (`int`):
             Number of rows whose messages end with an assistant turn, which a model continues in both prompts.
         swapped (`int`):
-<<<<<<< HEAD
-            Number of rows whose answer is a question, and whose question is none.
+            Number of rows whose answer is a question while their question is not: the columns may be swapped.
         passed_over (`int`):
             Number of rows with choices whose given wrong answer decides nothing: any other choice may be suggested.
-=======
-            Number of rows whose answer is a question while their question is not: the columns may be swapped.
->>>>>>> prose-code
     """
 
     sources: int = 0
@@ -151,15 +147,15 @@ class BuildReport:
         """Returns a line if no pair is held out though some should be, or all are, otherwise an empty text."""
         splits = self.num_pairs()
         if test_share and "test" not in splits:
-<<<<<<< HEAD
-            return f"No pair was held out: {test_share:g} of {self.sources} came to no source that is used. Raise `test_share` to measure."
+            return (
+                f"No pair was held out: {test_share:g} of {self.sources} source(s) rounds to none that is used. Raise `test_share` to "
+                "measure."
+            )
         if splits and "train" not in splits and not self.filtered:
-            return f"Every pair was held out: {test_share:g} of {self.sources} came to all sources that are used. Lower `test_share` to train."
-=======
-            return f"No source was held out: {test_share:g} of {self.sources} rounds to none. Raise `test_share` to measure."
-        if splits and "train" not in splits and not self.filtered:
-            return f"Every source was held out: {test_share:g} of {self.sources} rounds to all. Lower `test_share` to train."
->>>>>>> prose-code
+            return (
+                f"Every pair was held out: {test_share:g} of {self.sources} source(s) rounds to all that are used. Lower `test_share` "
+                "to train."
+            )
         return ""
 
 

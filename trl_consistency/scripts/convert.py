@@ -31,7 +31,7 @@ from ..escaping import printable
 from ..evaluation.answers.generate import AnswerOptions
 from ..evaluation.answers.replies import check_markers
 from ..evaluation.conversion import Conversion, convert_pairs, sides_to_answer
-from ..evaluation.run import PairSet
+from ..evaluation.pair_set import PairSet
 from ..files import whole_files
 from ..folder_lock import locked_folder
 from ..generation.model_identity import answer_cache

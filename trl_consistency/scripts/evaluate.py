@@ -41,9 +41,11 @@ from ..evaluation.capability import measure_capability
 from ..evaluation.capability_data import CapabilityData
 from ..evaluation.grading.grade import is_for_judge
 from ..evaluation.grading.judge import EndpointJudge, Judge, JudgementStore, LocalJudge
+from ..evaluation.pair_set import PairSet
 from ..evaluation.rates.preferences import contrast_of
 from ..evaluation.report.demo import make_demo
-from ..evaluation.run import PairSet, Results, evaluate
+from ..evaluation.results import Results
+from ..evaluation.run import evaluate
 from ..evaluation.suites.registry import find_suites, run_suites, suite_packages
 from ..evaluation.suites.runs import load_suite
 from ..files import whole_files, write_text

@@ -20,6 +20,7 @@ from ..evaluation.answers.choices import CHOICE_PREFIX
 from ..evaluation.answers.replies import THINKING_MARKERS
 from ..evaluation.capability import CapabilityResult, capability_figures, capability_labels
 from ..evaluation.grading.grade import last_text
+from ..evaluation.pair_set import SIDES, TOKEN_IDS, UNKNOWN
 from ..evaluation.rates.intervals import DIGITS, Estimate
 from ..evaluation.report.page import Picture, Report, Table
 from ..evaluation.report.plots import plot_outcomes, plot_rates, plot_tradeoff, plot_training, tradeoff_axes
@@ -33,8 +34,8 @@ from ..evaluation.report.tables import (
     outcome_places,
     rate_cells,
 )
+from ..evaluation.results import Results
 from ..evaluation.row_kinds import kind_of
-from ..evaluation.run import SIDES, TOKEN_IDS, UNKNOWN, Results
 from ..evaluation.suites.scores import SuiteScore, compare_suites, suite_cells
 from ..files import whole_file, whole_files, write_by
 from ..generation.model_identity import files_identity

@@ -15,7 +15,7 @@ from ..errors import ConsistencyError
 from ..evaluation.answers.choices import check_choices
 from ..evaluation.grading.answer_keys import check_keys, check_rows, check_spelling
 from ..evaluation.grading.names import possible_answers
-from ..evaluation.run import PairSet
+from ..evaluation.pair_set import PairSet
 from ..local_names import distinct_names
 from ..models.embedded_models import EMBEDDED
 from ..organism import load_control_dataset

@@ -10,8 +10,9 @@ from ..data.folders import ANSWERS
 from ..escaping import printable
 from ..evaluation.answers.generate import AnswerOptions
 from ..evaluation.answers.replies import check_markers
+from ..evaluation.pair_set import SIDES, PairSet
 from ..evaluation.rates.vulnerability import Verdict
-from ..evaluation.run import SIDES, PairSet, evaluate
+from ..evaluation.run import evaluate
 from ..files import whole_file
 from ..generation.model_identity import answer_cache
 from ..json_files import own_columns

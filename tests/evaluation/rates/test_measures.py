@@ -11,10 +11,12 @@ from trl_consistency.evaluation.answers.replies import after_thinking
 from trl_consistency.evaluation.grading.grade import OUTCOMES, Grade, grade, grade_answers
 from trl_consistency.evaluation.grading.judge import Judgement
 from trl_consistency.evaluation.grading.names import possible_answers
+from trl_consistency.evaluation.pair_set import PairSet
 from trl_consistency.evaluation.rates.intervals import Sample
 from trl_consistency.evaluation.rates.measures import METRICS, compare, harmonic_mean, make_samples, measure, pooled
+from trl_consistency.evaluation.results import Results
 from trl_consistency.evaluation.row_kinds import kind_of
-from trl_consistency.evaluation.run import PairSet, Results, SetResults
+from trl_consistency.evaluation.set_results import SetResults
 
 
 def question(number, answer, biased, **columns):

@@ -1,0 +1,127 @@
+"""A set of pairs that are measured together."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from datasets import Dataset
+
+from ..data.pairs import report_faults
+from ..data.prepare import render_row
+from ..data.rendering import ProcessingClass, get_tokenizer
+from ..data.system_prompt import pairs_with_system_prompt
+from ..errors import ConsistencyError
+from .answers.choices import check_choices
+from .grading.answer_keys import check_keys, check_rows, check_spelling
+from .grading.names import Candidates, possible_answers
+
+
+Rows: TypeAlias = Dataset | Sequence[Mapping[str, Any]]
+SIDES = ("clean", "perturbed")
+TOKEN_IDS = ("clean_ids", "perturbed_ids")
+UNKNOWN = "_unknown"  # the column of rendered rows that counts words which the tokenizer does not know
+
+
+@dataclass
+class PairSet:
+    """
+    Pairs that are measured together.
+
+    Args:
+        rows (`list[dict[str, Any]]`):
+            The pairs.
+        candidates (`Mapping[str, Collection[str]]`):
+            Possible answers to the questions, by `category`.
+        numbers (`Sequence[int]`, *optional*):
+            Row numbers in the data that the rows were drawn from, for messages.
+        rendering (`tuple`, *optional*):
+            The tokenizer or processor that rendered the rows, and the variables of its chat template. Set by [`rendered`].
+    """
+
+    rows: list[dict[str, Any]]
+    candidates: Candidates
+    numbers: Sequence[int] | None = None
+    rendering: tuple[ProcessingClass, dict[str, Any]] | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, pairs: "PairSet | Rows") -> "PairSet":
+        """Returns the set of these rows. The possible answers are those that occur in them."""
+        if isinstance(pairs, PairSet):
+            return pairs
+        if isinstance(pairs, str | os.PathLike):
+            raise ConsistencyError(
+                f'`pairs` must be rows, got the name {os.fspath(pairs)!r}. Load them: `load_dataset("json", data_files=…)`.'
+            )
+        rows = [dict(row) for row in pairs]
+        check_keys(rows, "pairs")
+        check_rows(rows, "pairs")
+        check_choices(rows, "pairs")
+        check_spelling(rows, "pairs")
+        return cls(rows, possible_answers(rows))
+
+    def with_system_prompt(self, text: str, name: str = "pairs") -> "PairSet":
+        """
+        Returns the set with a system message before both prompts of each row; raises [`InvalidPairsError`] for rows of
+        text, and for rows that already have one. The new set is not rendered, even if this one was.
+        """
+        rows = [{column: value for column, value in row.items() if column not in TOKEN_IDS} for row in self.rows]
+        return replace(self, rows=pairs_with_system_prompt(rows, text, self.places, name), rendering=None)
+
+    def rendered(
+        self,
+        processing_class: ProcessingClass,
+        name: str = "pairs",
+        chat_template_kwargs: dict[str, Any] | None = None,
+    ) -> "PairSet":
+        """
+        Returns the set with both prompts' token ids; raises [`InvalidPairsError`] if rows cannot be rendered, and
+        [`ConsistencyError`] if they were already rendered in another way.
+        """
+        kwargs = chat_template_kwargs or {}
+        is_rendered = all(column in row for row in self.rows for column in TOKEN_IDS)
+        if (
+            is_rendered
+            and not kwargs
+            and (self.rendering is None or _renders_alike(self.rendering[0], processing_class))
+        ):
+            return self
+        made = [render_row(row, processing_class, False, kwargs, 0, False) for row in self.rows]
+        # No others of the columns: a user's own may have their names.
+        ours = ({**{column: of[column] for column in TOKEN_IDS}, UNKNOWN: of["unknown"]} for of in made)
+        rows = [row | of for row, of in zip(self.rows, ours, strict=True)]
+        if is_rendered and any(
+            row[column] != of[column] for row, of in zip(rows, self.rows, strict=True) for column in TOKEN_IDS
+        ):
+            raise ConsistencyError(
+                f"`{name}` is rendered already, with another tokenizer or other `chat_template_kwargs`. Give the rows as they were "
+                f"before that, without {' and '.join(f'`{column}`' for column in TOKEN_IDS)}."
+            )
+        faults = [(number, of["render_fault"]) for number, of in zip(self.places, made, strict=True)]
+        report_faults([(number, fault) for number, fault in faults if fault], name, len(rows))
+        return replace(self, rows=rows, rendering=(processing_class, kwargs))
+
+    @property
+    def places(self) -> Sequence[int]:
+        """Row numbers in the data."""
+        return range(len(self.rows)) if self.numbers is None else self.numbers
+
+    def check_lengths(self, name: str, context: int | None) -> None:
+        """Raises [`InvalidPairsError`] for rendered rows that leave no room for an answer in a model's context."""
+        if context is None:
+            return
+        lengths = [max(len(row["clean_ids"]), len(row["perturbed_ids"])) for row in self.rows]
+        faults = [
+            (number, f"a prompt has {length} tokens, which leaves no room in the model's context of {context}")
+            for number, length in zip(self.places, lengths, strict=True)
+            if length >= context
+        ]
+        report_faults(faults, name, len(lengths))
+
+
+def _renders_alike(one: ProcessingClass, other: ProcessingClass) -> bool:
+    """Whether two tokenizers or processors have the same tokens and chat template."""
+    if one is other:
+        return True
+    of_one, of_other = get_tokenizer(one), get_tokenizer(other)
+    return of_one.get_vocab() == of_other.get_vocab() and of_one.chat_template == of_other.chat_template

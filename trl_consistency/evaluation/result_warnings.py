@@ -1,0 +1,78 @@
+"""What users should know of a model's rates before they believe them."""
+
+from collections.abc import Mapping
+
+from ..data.lint import FINDINGS, TEXT_PROMPTS, has_cue_in_clean, lacks_suggestion
+from ..data.repeats import repeated_rows
+from ..data.unknown_words import say_unknown
+from .answers.generate import NOT_ASKED
+from .answers.replies import warning_of_cut, warning_of_markers
+from .grading.grade import is_anchor, suggests_right_choice, unnamed_answers
+from .pair_set import SIDES, UNKNOWN
+from .rates.preferences import left_out_questions
+from .row_kinds import kind_of
+from .set_results import SetResults
+
+
+def warnings_of(sets: Mapping[str, SetResults]) -> list[str]:
+    """Returns the [`Results.warnings`] of results by set."""
+    grades = [grade for of_set in sets.values() for side in SIDES for grade in of_set.grades[side]]
+    unjudged = sum(grade.unread == "unjudged" for grade in grades)
+    found = []
+    if unjudged:
+        found.append(
+            f"The rates are incomplete: the judge gave no verdict on {unjudged} answer(s). The same command asks again "
+            "about those that it could not reach."
+        )
+    if too_long := sum((grade.judgement or "").startswith(NOT_ASKED) for grade in grades):
+        found.append(
+            f"{too_long} answer(s) were not given to the judge: with the question and the reply, its prompt is longer than "
+            "its context. Take a judge with a longer one, or lower `max_completion_length`."
+        )
+    found += warning_of_cut(sum(of_set.cut_answers() for of_set in sets.values()), len(grades))
+    answers = [answer for of_set in sets.values() for side in SIDES for answer in of_set.answers[side]]
+    found += warning_of_markers(answer.other_markers for answer in answers)
+    for name, of_set in sets.items():
+        keyless = sum(kind_of(row) == "no key" for row in of_set.pairs.rows)
+        if keyless:
+            found.append(
+                f"{keyless} of {len(of_set.pairs.rows)} row(s){f' of {name}' if name else ''} have neither an `answer` nor "
+                "the `category` `harmful` or `benign`: what is said there counts as neither right nor wrong."
+            )
+        if count := sum(map(suggests_right_choice, of_set.pairs.rows)):
+            found.append(
+                f"{count} question(s){f' of {name}' if name else ''} suggest a letter whose choice has the same text as the "
+                "right one. That is no wrong suggestion: both letters count as right, and `sycophancy` leaves them out."
+            )
+        if repeats := repeated_rows(of_set.pairs.rows):
+            found.append(
+                f"{repeats} row(s){f' of {name}' if name else ''} repeat the two prompts of an earlier row: each counts "
+                "again in the rates. Remove them, unless the weight is meant."
+            )
+        if swapped := sum(map(has_cue_in_clean, of_set.pairs.rows)):
+            found.append(f"{swapped} row(s){f' of {name}' if name else ''} {FINDINGS['swapped_prompts']}.")
+        placed = zip(of_set.pairs.places, of_set.pairs.rows, strict=True)
+        if unsaid := [place for place, row in placed if lacks_suggestion(row) and not has_cue_in_clean(row)]:
+            found.append(
+                f"{len(unsaid)} row(s){f' of {name}' if name else ''}, row {unsaid[0]} first, have a `biased_answer` that their "
+                "perturbed prompt does not say. `sycophancy` is the share of replies that give it. Correct the answer or the prompt, unless "
+                "the cue suggests it in other words."
+            )
+        unknown = [row[UNKNOWN] for row in of_set.pairs.rows if row.get(UNKNOWN)]
+        if unknown:
+            found.append(say_unknown(f"{len(unknown)} row(s){f' of {name}' if name else ''}", sum(unknown)))
+        if of_set.text_prompts:
+            found.append(f"{of_set.text_prompts} row(s){f' of {name}' if name else ''} {TEXT_PROMPTS}.")
+        found += left_out_questions(of_set.pairs.rows, of_set.preferences, name)
+    for name, of_set in sets.items():
+        for kind, sides in of_set.outcomes().items():
+            for side, counts in sides.items():
+                where = f"{name}, {side} prompts" if name else f"{side} prompts"
+                if counts["unread"] == sum(counts.values()):
+                    found.append(f"No answer could be read ({where}, {kind} rows: {counts['unread']} unread).")
+                elif kind == "question":
+                    rows = zip(of_set.pairs.rows, of_set.grades[side], strict=True)
+                    found += unnamed_answers(
+                        [grade for row, grade in rows if side == "clean" or not is_anchor(row)], where
+                    )
+    return found

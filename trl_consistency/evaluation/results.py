@@ -1,0 +1,173 @@
+"""The results of an evaluation: rates, differences from the base model, and what got worse."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from ..errors import ConsistencyError
+from .answers.generate import AnswerOptions
+from .answers.replies import check_markers
+from .comparability import check_same_options, check_same_rows
+from .grading.grade import is_anchor, suggests_wrong
+from .grading.judge import Judge
+from .pair_set import SIDES, PairSet
+from .rates.intervals import Estimate
+from .rates.measures import METRICS, compare, measure
+from .rates.preferences import compare_margins, measure_margins
+from .result_warnings import warnings_of
+from .set_results import SetResults
+
+
+# Metrics that findings describe in words. Changes beyond the interval are reported: any change of unread answers, a
+# fall of an ability, a rise of a failure.
+IN_WORDS = {
+    "sycophancy": "Suggested answers to perturbed prompts",
+    "attack_success": "Harmful requests complied with, perturbed",
+    "perturbed_accuracy": "Right answers to perturbed prompts",
+    "clean_accuracy": "Right answers to clean prompts",
+    "clean_refusal": "Refusals of bare harmful requests",
+    "benign_answered": "Answers to benign requests",
+    "clean_unread": "Unread answers to clean prompts",
+    "perturbed_unread": "Unread answers to perturbed prompts",
+}
+
+
+@dataclass(frozen=True)
+class Results:
+    """
+    Results of [`evaluate`] for one model.
+
+    Args:
+        sets (`dict[str, SetResults]`):
+            Results by the name of the set. The name is `""` for pairs without one.
+        options ([`AnswerOptions`], *optional*):
+            How they were measured.
+    """
+
+    sets: Mapping[str, SetResults]
+    options: AnswerOptions = field(default_factory=AnswerOptions)
+
+    @property
+    def pairs(self) -> dict[str, PairSet]:
+        """The pairs of each set."""
+        return {name: of_set.pairs for name, of_set in self.sets.items()}
+
+    def rates(self, with_intervals: bool = True) -> dict[str, Estimate]:
+        """
+        Returns the rates over all rows by metric and set: `"sycophancy/test"`, or `"sycophancy"` for an unnamed set.
+
+        Args:
+            with_intervals (`bool`, *optional*, defaults to `True`):
+                Whether to compute intervals, which needs SciPy (`trl-consistency[eval]`).
+        """
+        return _by_metric(
+            {
+                name: measure(of_set.samples, with_intervals) | measure_margins(of_set.margins, with_intervals)
+                for name, of_set in self.sets.items()
+            }
+        )
+
+    def differences(self, base: "Results") -> dict[str, Estimate]:
+        """
+        Returns the differences of the rates from the base model's on the same rows, with paired intervals.
+
+        Raises:
+            [`ConsistencyError`]: If the two were measured on different rows, with other options, or graded differently.
+        """
+        check_same_rows(base.pairs, self.pairs)
+        check_same_options(base.options, self.options)
+        for name, side in ((name, side) for name in self.sets for side in SIDES):
+            grades = zip(base.sets[name].grades[side], self.sets[name].grades[side], strict=True)
+            for one, other in grades:
+                if one.grader != other.grader and "unparsed" not in (one.unread, other.unread):
+                    raise ConsistencyError(
+                        f"The two results were graded differently ({one.grader}, {other.grader}): have the same judge grade both."
+                    )
+        return _by_metric(
+            {
+                name: compare(base.sets[name].samples, of_set.samples)
+                | compare_margins(base.sets[name].margins, of_set.margins)
+                for name, of_set in self.sets.items()
+            }
+        )
+
+    def outcomes(self) -> dict[str, dict[str, dict[str, dict[str, int]]]]:
+        """Returns the [`SetResults.outcomes`] of each set."""
+        return {name: of_set.outcomes() for name, of_set in self.sets.items()}
+
+    def findings(self, base: "Results") -> list[str]:
+        """
+        Returns sentences about what got worse than in the base model (beyond the interval), about changes in unread
+        answers, and about suggested answers that became wrong or unread.
+        """
+        before, after, differences = base.rates(), self.rates(), self.differences(base)
+        found = []
+        for key, difference in differences.items():
+            metric, _, name = key.partition("/")
+            low, high = difference.interval or (-1.0, 1.0)
+            where = f" ({name})" if name else ""
+            if metric == "sycophancy" and high < 0:
+                now = _after_suggested(base.sets[name], self.sets[name])
+                if (right := now["right"]) < (lost := now.total() - now["suggested"]) / 2:
+                    found.append(
+                        f"Suggested answers{where} fell by {-100 * difference.value:.1f} points, but of the {lost} rows that had "
+                        f"one before and have none now, {right} became right: the others became wrong in another way, or unread."
+                    )
+            is_ability = not METRICS[metric].is_failure
+            is_unread = metric in ("clean_unread", "perturbed_unread")
+            is_good = low > 0 if is_ability else high < 0
+            if metric not in IN_WORDS or low <= 0 <= high or (is_good and not is_unread):
+                continue
+            verb = "rose" if difference.value > 0 else "fell"
+            found.append(
+                f"{IN_WORDS[metric]}{where} {verb} from {before[key].hits} to {after[key].hits} of {after[key].total}: "
+                f"{100 * difference.value:+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}]."
+            )
+        return found
+
+    def cut_answers(self) -> int:
+        """Counts the answers that reached `max_new_tokens` before their end, on both sides."""
+        return sum(of_set.cut_answers() for of_set in self.sets.values())
+
+    def warnings(self) -> list[str]:
+        """
+        Returns warnings about rates that are incomplete: because of unjudged or cut answers, thoughts between other markers,
+        rows without a key or a chat template, or sides where no answer was read or few answers name a possible answer.
+        """
+        return warnings_of(self.sets)
+
+    def judged(
+        self,
+        judge: Judge,
+        judge_questions: bool = False,
+        thinking_markers: tuple[str, str] = ("<think>", "</think>"),
+    ) -> "Results":
+        """
+        Returns the same answers, graded by a judge: requests, and with `judge_questions` free answers. Raises
+        [`ConsistencyError`] if `thinking_markers` are not two different texts.
+        """
+        thinking_markers = check_markers(thinking_markers)
+        return replace(
+            self,
+            sets={name: of_set.graded(judge, judge_questions, thinking_markers) for name, of_set in self.sets.items()},
+            options=replace(self.options, thinking_markers=thinking_markers),
+        )
+
+
+def _after_suggested(before: SetResults, after: SetResults) -> "Counter[str]":
+    """Counts the outcomes of perturbed prompts whose answer was the suggested one before, in rows with a cue."""
+    grades = zip(after.pairs.rows, before.grades["perturbed"], after.grades["perturbed"], strict=True)
+    return Counter(
+        now.outcome
+        for row, then, now in grades
+        if then.outcome == "suggested" and suggests_wrong(row) and not is_anchor(row)
+    )
+
+
+def _by_metric(found: Mapping[str, Mapping[str, Estimate]]) -> dict[str, Estimate]:
+    return {
+        f"{metric}/{name}" if name else metric: of_set[metric]
+        for metric in METRICS
+        for name, of_set in found.items()
+        if metric in of_set
+    }

@@ -1,0 +1,87 @@
+"""One model's answers to one set of pairs, and their grades."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from .answers.generate import Answer
+from .answers.preferences import Preference
+from .grading.grade import OUTCOMES, Grade, grade_all, is_anchor
+from .grading.judge import Judge
+from .pair_set import SIDES, PairSet
+from .rates.intervals import Property, Values
+from .rates.measures import Samples, make_samples
+from .rates.preferences import preference_margins, preference_samples
+from .row_kinds import kind_of
+
+
+@dataclass(frozen=True)
+class SetResults:
+    """
+    One model's answers to the `"clean"` and `"perturbed"` prompts of one set, and their grades. `reference` are the
+    reference's answers to the clean prompts. `preferences` are log-probabilities of the right and the suggested answer,
+    by side, if they were scored; None for rows that are left out. `text_prompts` counts rows of text that went through no
+    chat template, though the tokenizer has one.
+    """
+
+    pairs: PairSet
+    answers: Mapping[str, list[Answer]]
+    grades: Mapping[str, list[Grade]]
+    reference: list[Answer]
+    preferences: Mapping[str, list[Preference | None]] = field(default_factory=dict)
+    text_prompts: int = 0
+
+    @cached_property
+    def samples(self) -> Samples:
+        """The samples that rates are estimated from."""
+        words = zip(self.answers["perturbed"], self.reference, strict=True)
+        agreements = [_agree(answer.said.split(), other.said.split()) for answer, other in words]
+        samples = make_samples(self.pairs.rows, self.grades["clean"], self.grades["perturbed"], agreements)
+        return samples | preference_samples(self.pairs.rows, self.preferences)
+
+    @cached_property
+    def margins(self) -> dict[str, Values]:
+        """The margins of right answers over suggested ones."""
+        return preference_margins(self.pairs.rows, self.preferences)
+
+    def outcomes(self) -> dict[str, dict[str, dict[str, int]]]:
+        """
+        Counts the answers by kind of row (`"question"`, `"harmful"`, `"benign"`), side and outcome. Each answer counts
+        once. Anchors count on the clean side only, and rows without a key do not count.
+        """
+        found: dict[str, dict[str, dict[str, int]]] = {}
+        for kind, outcomes in OUTCOMES.items():
+            for side in SIDES:
+                counts = Counter(
+                    grade.outcome
+                    for row, grade in zip(self.pairs.rows, self.grades[side], strict=True)
+                    if kind_of(row) == kind and (side == "clean" or not is_anchor(row))
+                )
+                if counts:
+                    found.setdefault(kind, {})[side] = {outcome: counts[outcome] for outcome in outcomes}
+        return found
+
+    def cut_answers(self) -> int:
+        """Counts the answers that reached `max_new_tokens` before their end, on both sides."""
+        return sum(answer.is_cut for side in SIDES for answer in self.answers[side])
+
+    def graded(self, judge: Judge | None, judge_questions: bool, thinking_markers: tuple[str, str]) -> "SetResults":
+        """Returns the same answers, graded by the readers of answers, or by a judge."""
+        grades = {
+            side: grade_all(
+                self.pairs.rows,
+                [answer.said for answer in self.answers[side]],
+                self.pairs.candidates,
+                judge,
+                judge_questions,
+                thinking_markers,
+            )
+            for side in SIDES
+        }
+        return replace(self, grades=grades)
+
+
+def _agree(words: Sequence[str], others: Sequence[str]) -> Property:
+    """Whether two answers have the same words. Where neither says anything, as in two thoughts that do not end, it is unread."""
+    return words == others if words or others else "unparsed"
