@@ -70,6 +70,8 @@ def test_help_explains_own_options_on_two_screens(command, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     short, whole = (help_text(command, "prog", everything) for everything in (False, True))
     assert len(short.splitlines()) <= 112
+    if short != whole:
+        assert "`--help_all`" in short
     explained = re.findall(r"^  --(\w+)", short, re.MULTILINE)
     own, inherited = short.partition("\nInherited options:")[::2]
     for name, option in command_options(command).items():

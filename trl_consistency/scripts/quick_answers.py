@@ -185,7 +185,7 @@ def help_text(command: str, prog: str, everything: bool) -> str:
         ),
     )
     groups: dict[str, Any] = {}
-    of_recipe, inherited = [], 0
+    of_recipe, inherited, is_short = [], 0, False
     for option in sorted(
         command_options(command).values(), key=lambda option: (not option.is_own, option.owner not in classes)
     ):
@@ -193,6 +193,7 @@ def help_text(command: str, prog: str, everything: bool) -> str:
             of_recipe += [option.name] if option.is_own else []
             inherited += not option.is_own
             continue
+        is_short = is_short or _help(option, everything) != _help(option, True)
         title = option.group.removeprefix("the ").capitalize() or "Options"
         if not option.is_own:
             title = f"Inherited from {option.owner}"
@@ -207,6 +208,8 @@ def help_text(command: str, prog: str, everything: bool) -> str:
             f"{inherited} options of TRL and transformers, such as model_name_or_path, dataset_name, output_dir, learning_rate, "
             "max_steps and use_peft. `--help_all` lists them, and says more about those above.",
         )
+    elif is_short:
+        parser.epilog = "`--help_all` says more about these options."
     return parser.format_help()
 
 
