@@ -237,6 +237,15 @@ def test_label_smoothing_is_in_the_eval_loss_too(tmp_path, padding_free):
     assert trainer.evaluate()["eval_loss"] == pytest.approx(losses(trainer)[0], abs=1e-5)
 
 
+def test_an_evaluation_does_not_change_the_training(tmp_path):
+    """The steps after it had another dropout."""
+    found = []
+    for options in ({}, {"eval_strategy": "steps", "eval_steps": 1, "eval_dataset": make_pairs(3)}):
+        model = get_peft_model(make_model(), LoraConfig(**{**LORA, "lora_dropout": 0.5}))
+        found.append(trained_weights(make_trainer(tmp_path, model=model, max_steps=3, seed=5, **options)))
+    assert torch.equal(*found)
+
+
 def test_eval_metrics_do_not_leak_into_the_training_log(tmp_path):
     trainer = make_trainer(
         tmp_path, eval_dataset=make_pairs(5), max_steps=4, logging_steps=2, eval_strategy="steps", eval_steps=1

@@ -24,6 +24,11 @@ def asks_for_bf16() -> bool:
     return os.environ.get(PRECISION_VARIABLE) == "bf16"
 
 
+def own_randomness(device: torch.device | None) -> AbstractContextManager:
+    """Returns a context whose random numbers leave those outside of it as they are, on the CPU and on a GPU."""
+    return torch.random.fork_rng(devices=[device] if device is not None and device.type == "cuda" else [])
+
+
 def settle_device(args: Any) -> None:
     """
     Sets `use_cpu` and `bf16` for a run without an accelerator, before transformers checks them.

@@ -10,6 +10,7 @@ from accelerate.utils import gather_object
 from tqdm.auto import tqdm
 from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel
 
+from ..config.device import own_randomness
 from ..errors import ConsistencyError
 from ..finite import NaNWatch, explained_sampling
 from .answer_cache import TargetCache, generation_options
@@ -66,7 +67,7 @@ def generate_targets(
     mine = list(range(state.process_index, len(batches), state.num_processes))
     with (
         tqdm(total=len(prompts), desc=desc, unit="prompt", disable=not progress) as bar,
-        torch.random.fork_rng(devices=[model.device] if model is not None and model.device.type == "cuda" else []),
+        own_randomness(None if model is None else model.device),
         nullcontext() if model is None or engine else own_options(model, generation_config),
     ):
         if engine and any(gather_object([any(not (cache and cache.has(number)) for number in mine)])):

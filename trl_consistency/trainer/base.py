@@ -12,7 +12,7 @@ from datasets import Dataset, IterableDataset
 from torch import nn
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 
-from ..config.device import announce_cpu, mixed_precision
+from ..config.device import announce_cpu, mixed_precision, own_randomness
 from ..config.options import temporarily
 from ..data.anchors import (
     PREPARED_COLUMNS,
@@ -510,7 +510,8 @@ class PairTrainer(PushMixin, _Trainer):
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         self._eval_rows = EvaluatedRows(self.accelerator)
-        with self._evaluating_set():
+        # The next step's dropout is the same with and without an evaluation before it.
+        with own_randomness(self.accelerator.device), self._evaluating_set():
             output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         rows = None if self._eval_stream is None else self._eval_stream.rows
         # Trainer averages the means of batches, which weights short answers too heavily.

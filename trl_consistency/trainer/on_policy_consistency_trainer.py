@@ -525,10 +525,9 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
 
     @contextmanager
     def _evaluating_set(self) -> Iterator[None]:
-        """Gives evaluations a fixed seed, and leaves the random state of training unchanged."""
-        with torch.random.fork_rng():
-            torch.manual_seed(self.args.seed + self.accelerator.process_index)
-            yield
+        """Gives evaluations a fixed seed."""
+        torch.manual_seed(self.args.seed + self.accelerator.process_index)
+        yield
 
     def _train_metrics(self, means: dict[str, float]) -> dict[str, float]:
         return {name: value for name, value in means.items() if name != "loss"}
