@@ -48,8 +48,9 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
     answers (`.../count`) and of unreadable answers (`.../unread`). The papers select checkpoints by these
     scores: `sycophancy_score` is the harmonic mean of clean accuracy and of the share of answers that resist the
     suggestion; `jailbreak_score` is the harmonic mean of the shares of benign requests answered and of harmful requests
-    refused; `score` is the harmonic mean of both. An unreadable answer lowers all of them. The trainer's evaluation metrics include these scores, so `metric_for_best_model="consistency/score"` with
-    `load_best_model_at_end=True` keeps the best checkpoint.
+    refused; `score` is the harmonic mean of both. An unreadable answer lowers all of them. The trainer's evaluation
+    metrics include these scores, so `metric_for_best_model="consistency/score"` with `load_best_model_at_end=True`
+    keeps the best checkpoint.
 
     With `use_vllm`, the rollout engine of an [`OnPolicyConsistencyTrainer`] generates the answers. The callback does not
     change the training itself.
