@@ -47,11 +47,6 @@ class Results:
     sets: Mapping[str, SetResults]
     options: AnswerOptions = field(default_factory=AnswerOptions)
 
-    @property
-    def pairs(self) -> dict[str, PairSet]:
-        """The pairs of each set."""
-        return {name: of_set.pairs for name, of_set in self.sets.items()}
-
     def rates(self, with_intervals: bool = True) -> dict[str, Estimate]:
         """
         Returns the rates over all rows by metric and set: `"sycophancy/test"`, or `"sycophancy"` for an unnamed set.
@@ -74,7 +69,7 @@ class Results:
         Raises:
             [`ConsistencyError`]: If the two were measured on different rows, with other options, or graded differently.
         """
-        check_same_rows(base.pairs, self.pairs)
+        check_same_rows(pairs_of(base), pairs_of(self))
         check_same_options(base.options, self.options)
         for name, side in ((name, side) for name in self.sets for side in SIDES):
             grades = zip(base.sets[name].grades[side], self.sets[name].grades[side], strict=True)
@@ -152,6 +147,11 @@ class Results:
             sets={name: of_set.graded(judge, judge_questions, thinking_markers) for name, of_set in self.sets.items()},
             options=replace(self.options, thinking_markers=thinking_markers),
         )
+
+
+def pairs_of(results: Results) -> dict[str, PairSet]:
+    """Returns the pairs of each set."""
+    return {name: of_set.pairs for name, of_set in results.sets.items()}
 
 
 def _after_suggested(before: SetResults, after: SetResults) -> "Counter[str]":

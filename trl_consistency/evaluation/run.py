@@ -23,7 +23,7 @@ from .grading.grade import check_judge
 from .grading.judge import Judge
 from .pair_set import SIDES, PairSet, Rows
 from .rates.preferences import contrast_of
-from .results import Results
+from .results import Results, pairs_of
 from .set_results import SetResults
 
 
@@ -104,7 +104,7 @@ def evaluate(
     for name, of_set in sets.items():
         of_set.check_lengths(name or "pairs", config and context_of(config))
     if reference is not None:
-        check_same_rows(reference.pairs, sets)
+        check_same_rows(pairs_of(reference), sets)
         check_same_options(reference.options, options)
     rows = [row for of_set in sets.values() for row in of_set.rows]
     if not rows:
