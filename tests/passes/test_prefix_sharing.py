@@ -80,11 +80,11 @@ def loss_and_grads(states, model):
     return loss.detach(), torch.cat([p.grad.flatten() for p in trainable if p.grad is not None])
 
 
-def assert_same(actual, expected):
+def assert_same(actual, expected, relative=1e-5):
     (loss, grads), (expected_loss, expected_grads) = actual, expected
     torch.testing.assert_close(loss, expected_loss, rtol=1e-5, atol=0)
     assert expected_grads.norm() > 0
-    assert (grads - expected_grads).norm() <= 1e-5 * expected_grads.norm()
+    assert (grads - expected_grads).norm() <= relative * expected_grads.norm()
 
 
 def sharing_by(strategy):
@@ -172,6 +172,9 @@ def test_a_window_that_counts_tokens_of_a_row():
 def test_states_of_recurrent_layers_are_handed_on(kind):
     """Through the state at a prompt's end, gradients reach the prompt from all of its completions."""
     model, batch = add_lora(make(kind, "sdpa")), make_batch()
+    # The delta rule inverts a matrix for each chunk of tokens, in float32, and a cache begins new chunks: on an Intel Xeon,
+    # gradients differ by 1.2e-5, and on an AMD EPYC by less than 1e-5. A state that is not handed on makes several percent.
+    relative = 2e-5 if kind in ("qwen3_5", "qwen3_next") else 1e-5
     expected = loss_and_grads(row_by_row(model, *batch), model)
     for strategy in ("cache", "plain"):
         sharing = sharing_by(strategy)
@@ -179,14 +182,14 @@ def test_states_of_recurrent_layers_are_handed_on(kind):
         assert states.strategy == strategy
         assert list(sharing.refused) == ["packed"]
         assert "would carry one completion's state into the next" in sharing.refused["packed"]
-        assert_same(loss_and_grads(states.hidden[batch[3].bool()], model), expected)
+        assert_same(loss_and_grads(states.hidden[batch[3].bool()], model), expected, relative)
     model.train()
     model.enable_input_require_grads()
     model.get_base_model().gradient_checkpointing_enable()
     states = PrefixSharing()(model, *batch)
     assert states.strategy == "cache"
     with counted_blocks(model) as counts:
-        assert_same(loss_and_grads(states.hidden[batch[3].bool()], model), expected)
+        assert_same(loss_and_grads(states.hidden[batch[3].bool()], model), expected, relative)
     assert counts[:-1] == [
         2,
         2,
