@@ -451,12 +451,17 @@ def test_what_a_user_wrote_around_figures_stays(adapter_dir):
     assert "25.0%" not in path.read_text()
 
 
-def test_results_without_their_end_are_refused(adapter_dir):
-    """Those that are there would stay beside the new ones."""
+@pytest.mark.parametrize("lost", [[RESULTS_START], [RESULTS_END], [RESULTS_START, RESULTS_END]])
+@pytest.mark.parametrize("has_file", [True, False])
+def test_results_without_their_comments_are_refused(adapter_dir, lost, has_file):
+    """Those that are there would stay beside the new ones, or after "taken out of the card"."""
     add_results(adapter_dir)
     path = adapter_dir / "README.md"
-    path.write_text(path.read_text().replace(RESULTS_END, ""))
-    with pytest.raises(ConsistencyError, match=r"has no line .* after the results"):
+    for comment in lost:
+        path.write_text(path.read_text().replace(comment, ""))
+    if not has_file:
+        (adapter_dir / "consistency_results.json").unlink()
+    with pytest.raises(ConsistencyError, match="has results that do not stand between"):
         add_results(adapter_dir)
 
 

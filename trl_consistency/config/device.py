@@ -25,8 +25,13 @@ def asks_for_bf16() -> bool:
 
 
 def own_randomness(device: torch.device | None) -> AbstractContextManager:
-    """Returns a context whose random numbers leave those outside of it as they are, on the CPU and on a GPU."""
-    return torch.random.fork_rng(devices=[device] if device is not None and device.type == "cuda" else [])
+    """Returns a context whose random numbers leave those outside of it as they are, on the CPU and on the device."""
+    is_kept = device is not None and device.type not in (
+        "cpu",
+        "meta",
+        "mps",
+    )  # torch does not keep those of MPS by device
+    return torch.random.fork_rng(devices=[device] if is_kept else [])
 
 
 def settle_device(args: Any) -> None:

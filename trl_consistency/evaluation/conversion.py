@@ -156,7 +156,8 @@ def convert_pairs(
     warnings = [f"{swapped} row(s) {FINDINGS['swapped_prompts']}."] if swapped else []
     if "clean" not in sides:
         ends = end_tokens(model, tokenizer) if model is not None and tokenizer is not None else None
-        answers["clean"] = [_given_answer(row, options, ends, tokenizer) for row in of_set.rows]
+        special = None if tokenizer is None else _special_tokens(tokenizer, options.thinking_markers)
+        answers["clean"] = [_given_answer(row, options, ends, tokenizer, special) for row in of_set.rows]
         warnings += _other_ends(of_set) if ends is None else []
     if sides:
         assert model is not None
@@ -241,7 +242,11 @@ def _check_variables(of_set: PairSet, chat_template_kwargs: dict[str, Any] | Non
 
 
 def _given_answer(
-    row: dict[str, Any], options: AnswerOptions, ends: Sequence[int] | None, tokenizer: ProcessingClass | None
+    row: dict[str, Any],
+    options: AnswerOptions,
+    ends: Sequence[int] | None,
+    tokenizer: ProcessingClass | None,
+    special: "_SpecialTokens | None",
 ) -> Answer:
     """
     Returns the `completion` of a pair as an answer. With a tokenizer, its `completion_ids` say which special tokens mark a thought
@@ -249,7 +254,7 @@ def _given_answer(
     """
     completion, ids = row["completion"], row.get("completion_ids")
     text = completion if isinstance(completion, str) else message_text(completion[0])
-    if tokenizer is not None and ids and (marked := _marked(tokenizer, ids, options.thinking_markers)):
+    if tokenizer is not None and special is not None and ids and (marked := _marked(ids, special)):
         decode = get_tokenizer(tokenizer).decode
         if text.split() == decode(ids, skip_special_tokens=True).split():
             text = decode(marked).strip()
@@ -294,9 +299,10 @@ def _generated(
         row | {f"{side}_ids": row[f"{side if side in sides else sides[0]}_ids"] for side in SIDES} for row in rows
     ]
     answers = dict(zip(SIDES, answer_pairs(model, tokenizer, asked, options, cache), strict=True))
+    special = _special_tokens(tokenizer, options.thinking_markers)
     return {
         side: [
-            answer._replace(text=_written(tokenizer, row, row[f"{side}_ids"], answer, options.thinking_markers))
+            answer._replace(text=_written(tokenizer, row, row[f"{side}_ids"], answer, special))
             for row, answer in zip(rows, answers[side], strict=True)
         ]
         for side in sides
@@ -304,10 +310,10 @@ def _generated(
 
 
 def _written(
-    tokenizer: ProcessingClass, row: dict[str, Any], prompt_ids: list[int], answer: Answer, markers: tuple[str, str]
+    tokenizer: ProcessingClass, row: dict[str, Any], prompt_ids: list[int], answer: Answer, special: "_SpecialTokens"
 ) -> str:
     """Returns the text of an answer to train on, which has the markers of its thought, special tokens or not."""
-    decode, marked = get_tokenizer(tokenizer).decode, _marked(tokenizer, answer.ids, markers)
+    decode, marked = get_tokenizer(tokenizer).decode, _marked(answer.ids, special)
     text = answer.text if marked is None else decode(marked).strip()
     if not isinstance(row["clean_prompt"], str):
         return text
@@ -323,21 +329,29 @@ def _continuation(
     return whole[len(before) :] if whole.startswith(before) else text
 
 
-def _marked(tokenizer: ProcessingClass, ids: Sequence[int], markers: tuple[str, str]) -> list[int] | None:
+class _SpecialTokens(NamedTuple):
+    """The special tokens of a tokenizer that mark a thought, and its others."""
+
+    of_markers: set[int]
+    others: set[int]
+
+
+def _special_tokens(tokenizer: ProcessingClass, markers: tuple[str, str]) -> _SpecialTokens:
+    text_tokenizer = get_tokenizer(tokenizer)
+    special = {token_id for token_id, token in text_tokenizer.added_tokens_decoder.items() if token.special}
+    ids = (text_tokenizer(text=marker, add_special_tokens=False)["input_ids"] for marker in markers)
+    of_markers = special & {token_id for of_marker in ids for token_id in of_marker}
+    return _SpecialTokens(of_markers, special - of_markers)
+
+
+def _marked(ids: Sequence[int], special: _SpecialTokens) -> list[int] | None:
     """
     Returns the tokens of an answer without those that end it, or None if no special token marks a thought there: decoded
     without special tokens, such a thought would be a part of the answer.
     """
-    text_tokenizer = get_tokenizer(tokenizer)
-    special = {token_id for token_id, token in text_tokenizer.added_tokens_decoder.items() if token.special}
-    of_marker = {
-        token_id
-        for marker in markers
-        for token_id in text_tokenizer(text=marker, add_special_tokens=False)["input_ids"]
-    } & special
-    if of_marker.isdisjoint(ids):
+    if special.of_markers.isdisjoint(ids):
         return None
-    end = max(place for place, token_id in enumerate(ids, start=1) if token_id not in special - of_marker)
+    end = max(place for place, token_id in enumerate(ids, start=1) if token_id not in special.others)
     return list(ids[:end])
 
 

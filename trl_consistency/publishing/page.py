@@ -267,10 +267,11 @@ def _put_results(card: ModelCard, folder: Path, model_name: str) -> None:
     data: Any = card.data
     entries = data.eval_results or []
     others = [entry for entry in entries if entry.dataset_type != DATASET_TYPE]
-    if RESULTS_START in card.text and not _RESULTS.search(card.text):
+    is_marked = RESULTS_START in card.text or RESULTS_END in card.text
+    if (is_marked or len(others) < len(entries)) and not _RESULTS.search(card.text):
         raise ConsistencyError(
-            f"{folder / 'README.md'} has no line `{RESULTS_END}` after the results, so that they cannot be replaced. Add it below them, or "
-            "remove them."
+            f"{folder / 'README.md'} has results that do not stand between `{RESULTS_START}` and `{RESULTS_END}`, so they cannot be "
+            "replaced. Remove them from its text and from `model-index`: new ones get these lines."
         )
     if not (folder / RESULTS_FILE).exists():
         if len(others) < len(entries) or _RESULTS.search(card.text):

@@ -56,6 +56,26 @@ def test_pairs_get_the_current_policys_answers(tmp_path):
     assert len(set(seen.values())) == 2
 
 
+def test_epochs_that_a_callback_ends_are_counted(tmp_path, monkeypatch):
+    """Targets were made after the first epoch, and not after the second."""
+
+    class EndsEpochs(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            control.should_epoch_stop = True
+
+    options = {**OPTIONS, "num_train_epochs": 4, "regenerate_targets_every": 2}
+    trainer = make_trainer(tmp_path, make_pairs(completion=False), **options)
+    trainer.add_callback(EndsEpochs())
+    steps, regenerate = [], trainer.target_maker.regenerate
+    monkeypatch.setattr(
+        trainer.target_maker,
+        "regenerate",
+        lambda policy: steps.append(trainer.state.global_step) or regenerate(policy),
+    )
+    trainer.train()
+    assert steps == [2, 4]
+
+
 def test_second_training_begins_with_the_references_answers(tmp_path):
     trainer = make_trainer(tmp_path, make_pairs(completion=False), **OPTIONS)
     seen = []
