@@ -88,6 +88,30 @@ def test_overlong_rows_are_dropped_on_request_and_counted(tokenizer, caplog):
         prepare_pairs(make_pairs(8), tokenizer, "train", max_length=1, overlong="drop")
 
 
+def test_rows_keep_their_numbers_when_others_are_left_out(tokenizer, caplog):
+    pairs = make_pairs(6, chat=False)
+    longest, longer, other = 1, 3, 4
+    times = {longest: 40, longer: 8}
+    pairs = pairs.map(
+        lambda row, index: {
+            "perturbed_prompt": row["perturbed_prompt"] * times.get(index, 1) + "?" * (index == other)
+        },
+        with_indices=True,
+    )
+    lengths = prepare_pairs(pairs, tokenizer, "pairs")["length"][:]
+    limits = {"context": lengths[longest] - 1, "max_length": lengths[longer] - 1}
+    prepared = prepare_pairs(pairs, tokenizer, "pairs", **limits, overlong="drop")
+    assert f"1 of 5 row(s) are longer than `max_length={limits['max_length']}`: row {longer} (" in caplog.text
+    with pytest.raises(InvalidPairsError, match=rf"1 of 4 pair\(s\) share nothing .*: row {other}\. "):
+        align_pairs(prepared, tokenizer, "pairs")
+    kept, reports = align_pairs(prepared, tokenizer, "pairs", no_shared_span="drop")
+    assert reports["suffix"].no_shared_span == [other]
+    assert kept["clean_prompt"] == [pairs["clean_prompt"][row] for row in (0, 2, 5)]
+    assert (
+        with_own_columns(kept).column_names == with_own_columns(prepare_pairs(pairs, tokenizer, "pairs")).column_names
+    )
+
+
 def test_the_target_still_to_come_counts_as_length(tokenizer):
     pairs = make_pairs(4, completion=False)
     longest = max(prepare_pairs(pairs, tokenizer, "train")["length"])
@@ -146,7 +170,7 @@ def test_rows_beyond_the_context_are_left_out_and_counted(tokenizer, caplog):
     prepared = prepare_pairs(longer, tokenizer, "pairs", context=200, overlong="drop")
     assert prepared["clean_prompt"] == [pairs["clean_prompt"][row] for row in (0, 1, 3)]
     assert "`pairs`: 1 of 4 row(s) are longer than the model's context of 200 tokens" in caplog.text
-    assert prepared.column_names == prepare_pairs(pairs, tokenizer, "pairs").column_names
+    assert prepared["row_number"] == [0, 1, 3]
 
 
 def test_targets_have_room_within_the_context(tokenizer, caplog):

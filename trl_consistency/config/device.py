@@ -26,11 +26,8 @@ def asks_for_bf16() -> bool:
 
 def own_randomness(device: torch.device | None) -> AbstractContextManager:
     """Returns a context whose random numbers leave those outside of it as they are, on the CPU and on the device."""
-    is_kept = device is not None and device.type not in (
-        "cpu",
-        "meta",
-        "mps",
-    )  # torch does not keep those of MPS by device
+    # torch does not keep those of MPS by device.
+    is_kept = device is not None and device.type not in ("cpu", "meta", "mps")
     return torch.random.fork_rng(devices=[device] if is_kept else [])
 
 

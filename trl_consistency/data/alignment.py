@@ -239,21 +239,23 @@ def report_alignment(
     spans: "Sequence[Span] | np.ndarray",
     clean_lengths: "Sequence[int] | np.ndarray",
     header_lengths: "Sequence[int] | np.ndarray",
+    numbers: "Sequence[int] | np.ndarray | None" = None,
 ) -> AlignmentReport:
     """
     Summarizes how much pairs share, from each row's shared span, (rows, 3), and the lengths of its clean prompt and
-    its generation header in tokens.
+    its generation header in tokens. The report names rows by their `numbers`, by default from 0 on.
     """
     # In arrays, a million rows take a few megabytes; as Python objects, hundreds.
     rows = np.asarray(spans).reshape(-1, 3)
     starts, _, shared, lengths, headers = np.column_stack([rows, clean_lengths, header_lengths]).T
+    numbers = np.arange(len(rows)) if numbers is None else np.asarray(numbers)
     return AlignmentReport(
         rows=len(shared),
         shared_tokens=_spread(shared),
         shared_fraction=_spread(shared / np.maximum(lengths, 1)),
         # Such a span starts inside the header, or one token before it.
-        header_only=np.flatnonzero((shared > 0) & (starts >= lengths - headers - 1)).tolist(),
-        no_shared_span=np.flatnonzero(shared == 0).tolist(),
+        header_only=numbers[(shared > 0) & (starts >= lengths - headers - 1)].tolist(),
+        no_shared_span=numbers[shared == 0].tolist(),
     )
 
 

@@ -41,7 +41,7 @@ logger = get_logger(__name__)
 RENDERERS = ("transformers", "tokenizers", "jinja2")
 
 # Columns that preparation makes, and what a user's own of these names are called after that, for `with_own_columns`
-MADE_COLUMNS, OWN = ("length", "unknown", "render_fault", "header_length"), "_own_"
+MADE_COLUMNS, OWN = ("length", "unknown", "render_fault", "header_length", "row_number"), "_own_"
 
 
 def columns_of(dataset: AnyDataset) -> list[str]:
@@ -289,10 +289,10 @@ def _fit_context(dataset: Dataset, name: str, context: int, overlong: str, alway
 def _leave_out(
     dataset: Dataset, name: str, is_too_long: np.ndarray, lengths: np.ndarray, fault: str, advice: str, overlong: str
 ) -> Dataset:
-    too_long = np.flatnonzero(is_too_long)
+    too_long, numbers = np.flatnonzero(is_too_long), row_numbers(dataset)
     if not len(too_long):
         return dataset
-    listed = ", ".join(f"row {index} ({lengths[index]} tokens)" for index in too_long[:MAX_REPORTED])
+    listed = ", ".join(f"row {numbers[index]} ({lengths[index]} tokens)" for index in too_long[:MAX_REPORTED])
     more = f" and {len(too_long) - MAX_REPORTED} more" if len(too_long) > MAX_REPORTED else ""
     found = f"`{name}`: {len(too_long)} of {len(dataset)} row(s) {fault}: {listed}{more}."
     if overlong == "error":
@@ -301,7 +301,14 @@ def _leave_out(
         raise InvalidPairsError(f"{found} `overlong='drop'` would leave no row.")
     PartialState()  # the logger needs it
     logger.warning(f"{found} They are left out (`overlong='drop'`).")
+    if "row_number" not in dataset.column_names:
+        dataset = dataset.add_column("row_number", numbers)
     return dataset.select(np.flatnonzero(~is_too_long))
+
+
+def row_numbers(dataset: Dataset) -> np.ndarray:
+    """Returns the numbers of a prepared data set's rows in the user's, of which some rows may be left out."""
+    return _array(dataset, "row_number") if "row_number" in dataset.column_names else np.arange(len(dataset))
 
 
 def _array(dataset: Dataset, column: str, of_batch: Callable[[Any], Any] = lambda values: values) -> np.ndarray:
@@ -349,7 +356,9 @@ def align_pairs(
     )
     lengths, header_lengths = _array(dataset, "clean_ids", pc.list_value_length), _array(dataset, "header_length")
     reports = {
-        kind: report_alignment(_array(dataset, kind, pc.list_flatten).reshape(-1, 3), lengths, header_lengths)
+        kind: report_alignment(
+            _array(dataset, kind, pc.list_flatten).reshape(-1, 3), lengths, header_lengths, row_numbers(dataset)
+        )
         for kind in kinds
     }
     empty = sorted({row for report in reports.values() for row in report.no_shared_span})
@@ -411,4 +420,4 @@ def _without(dataset: Dataset, rows: list[int], name: str, no_shared_span: str) 
         raise InvalidPairsError(f"{found} `no_shared_span='drop'` would leave no pair.")
     PartialState()  # the logger needs it
     logger.warning(f"{found} They are left out (`no_shared_span='drop'`).")
-    return dataset.select(np.setdiff1d(np.arange(len(dataset)), rows))
+    return dataset.select(np.flatnonzero(~np.isin(row_numbers(dataset), rows)))
