@@ -5,6 +5,7 @@ from datasets import Dataset
 from tests.helpers.held_out import rate
 from tests.helpers.models import make_model, make_pairs
 from trl_consistency import InvalidPairsError
+from trl_consistency.data.prepare import with_row_numbers
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.evaluation import dose
 from trl_consistency.evaluation.answers import generate as answering
@@ -159,6 +160,17 @@ def test_sample_is_seeded_and_has_no_anchors():
     assert len(sample_pairs(dataset, 100)) == 40
     assert [dataset[row["row_number"]] | {"row_number": row["row_number"]} for row in sample] == sample
     assert [row["row_number"] for row in sample_pairs(dataset.to_iterable_dataset(), 2)] == [0, 1]
+
+
+def test_sample_keeps_the_numbers_of_rows_that_training_left_out_or_moved():
+    pairs = Dataset.from_list([{"clean_ids": [row], "perturbed_ids": [row, 1], "row": row} for row in range(9)])
+    moved = with_row_numbers(pairs).shuffle(seed=0).select(range(5))
+    sample = sample_pairs(moved, 5)
+    assert [row["row_number"] for row in sample] == [row["row"] for row in sample]
+    faulty = moved.add_column("answer", ["Mars", "Venus", "mars", "Rome", "Lyon"])
+    one, other = moved["row"][0], moved["row"][2]
+    with pytest.raises(InvalidPairsError, match=rf"row {other}: .*\(row {one}\)"):
+        sample_pairs(faulty)
 
 
 def test_a_suggestion_that_no_reply_could_give_is_refused():

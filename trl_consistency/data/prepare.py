@@ -301,13 +301,18 @@ def _leave_out(
         raise InvalidPairsError(f"{found} `overlong='drop'` would leave no row.")
     PartialState()  # the logger needs it
     logger.warning(f"{found} They are left out (`overlong='drop'`).")
-    if "row_number" not in dataset.column_names:
-        dataset = dataset.add_column("row_number", numbers)
-    return dataset.select(np.flatnonzero(~is_too_long))
+    return with_row_numbers(dataset).select(np.flatnonzero(~is_too_long))
+
+
+def with_row_numbers(dataset: AnyDataset) -> AnyDataset:
+    """Returns a prepared data set with its [`row_numbers`] as a column, so that they stay when rows are left out or moved."""
+    if isinstance(dataset, IterableDataset) or "row_number" in dataset.column_names:
+        return dataset
+    return dataset.add_column("row_number", row_numbers(dataset))
 
 
 def row_numbers(dataset: Dataset) -> np.ndarray:
-    """Returns the numbers of a prepared data set's rows in the user's, of which some rows may be left out."""
+    """Returns the numbers of a prepared data set's rows in the user's."""
     return _array(dataset, "row_number") if "row_number" in dataset.column_names else np.arange(len(dataset))
 
 

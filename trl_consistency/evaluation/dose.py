@@ -13,6 +13,7 @@ from datasets import Dataset
 from transformers import PreTrainedModel
 
 from ..data.answers import KEYS
+from ..data.prepare import row_numbers
 from ..data.rendering import ProcessingClass
 from ..generation.options import evaluating
 from ..generation.targets import Engine
@@ -104,12 +105,12 @@ def sample_pairs(
     Draws pairs that are not anchors, each with its place in the data (`row_number`). From a stream, takes the first.
     Raises [`InvalidPairsError`] if their keys would be misread, or two answers in the data would be read as one.
     """
-    if isinstance(dataset, Dataset | list):
-        check_spelling(_answers(dataset), "train_dataset")
     numbered: Iterable[tuple[int, Mapping[str, Any]]] = enumerate(dataset)
     if isinstance(dataset, Dataset | list):
+        places = range(len(dataset)) if isinstance(dataset, list) else row_numbers(dataset).tolist()
+        check_spelling(_answers(dataset), "train_dataset", numbers=places)
         order = random.Random(seed).sample(range(len(dataset)), len(dataset))
-        numbered = ((index, dataset[index]) for index in order)
+        numbered = ((places[index], dataset[index]) for index in order)
     pairs_alone = ((index, row) for index, row in numbered if row["clean_ids"] != row["perturbed_ids"])
     drawn = [{**row, "row_number": index} for index, row in islice(pairs_alone, pairs)]
     numbers = [row["row_number"] for row in drawn]
@@ -123,7 +124,7 @@ def _answers(rows: Dataset | list[Mapping[str, Any]]) -> list[dict[str, Any]]:
     if isinstance(rows, list):
         return [{column: row.get(column) for column in KEYS} for row in rows]
     columns = [column for column in KEYS if column in rows.column_names]
-    return list(rows.select_columns(columns)) if columns else []
+    return list(rows.select_columns(columns)) if columns else [{}] * len(rows)
 
 
 def measure_dose(

@@ -20,7 +20,7 @@ from ..data.eval_sets import EvalDataset
 from ..data.length_order import LengthOrder
 from ..data.packing import PackedPairs, PackedPasses
 from ..data.pairs import AnyDataset
-from ..data.prepare import align_pairs, prepare_pairs
+from ..data.prepare import align_pairs, prepare_pairs, with_row_numbers
 from ..data.rendering import ProcessingClass, check_template_files
 from ..data.repeated_stream import RepeatedStream
 from ..data.target_table import TargetTable
@@ -300,7 +300,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
                 self.alignment[name] = next(iter(reports.values()))
         # Predictions are in the order of their pairs.
         shuffles = args.shuffle_dataset and name in ("train_dataset", "anchor_dataset")
-        return dataset.shuffle(seed=args.seed) if shuffles else dataset
+        return with_row_numbers(dataset).shuffle(seed=args.seed) if shuffles else dataset
 
     def _make_paired_loss(self, model: Any) -> PairedLoss | None:
         if not self.args.compares_with_reference:

@@ -148,15 +148,21 @@ def _aliases_fault(row: Mapping[str, Any]) -> str | None:
     return None
 
 
-def check_spelling(rows: Rows, name: str, spellings: Spellings | None = None, split: str | None = None) -> None:
+def check_spelling(
+    rows: Rows,
+    name: str,
+    spellings: Spellings | None = None,
+    split: str | None = None,
+    numbers: Sequence[int] | None = None,
+) -> None:
     """
     Raises [`ConsistencyError`] if two possible answers of a category would be read as one. `spellings` are those of other
-    splits, if the rows are one of them.
+    splits, if the rows are one of them. `numbers` are the row numbers, by default from 0 on.
     """
     spellings = Spellings() if spellings is None else spellings
     faults = [
         (number, fault)
-        for number, row in enumerate(rows)
+        for number, row in zip(range(len(rows)) if numbers is None else numbers, rows, strict=True)
         for fault in spellings.faults(row, f"{number} of {split}" if split else number)
     ]
     report_faults(faults, name, len(rows))
