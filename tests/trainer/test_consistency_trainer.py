@@ -1,6 +1,4 @@
 import copy
-import json
-import shutil
 from unittest.mock import patch
 
 import pytest
@@ -8,12 +6,12 @@ import torch
 import torch.nn.functional as F
 from datasets import Dataset
 from peft import LoraConfig, PeftModel, TrainableTokensConfig, get_peft_model
-from transformers import LlamaForCausalLM, TrainerCallback, TrainingArguments
+from transformers import LlamaForCausalLM, TrainingArguments
 from trl import SFTConfig, SFTTrainer
 from trl.trainer import utils
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
-from tests.helpers.paired import LORA, generate_greedily, losses, make_trainer
+from tests.helpers.paired import LORA, losses, make_trainer
 from trl_consistency import (
     ConsistencyConfig,
     ConsistencyError,
@@ -21,7 +19,6 @@ from trl_consistency import (
     InvalidPairsError,
     OnPolicyConsistencyConfig,
 )
-from trl_consistency.data.prepare import prepare_pairs
 
 
 def trained_weights(trainer):
@@ -246,16 +243,6 @@ def test_an_evaluation_does_not_change_the_training(tmp_path):
     assert torch.equal(*found)
 
 
-def test_eval_metrics_do_not_leak_into_the_training_log(tmp_path):
-    trainer = make_trainer(
-        tmp_path, eval_dataset=make_pairs(5), max_steps=4, logging_steps=2, eval_strategy="steps", eval_steps=1
-    )
-    plain = make_trainer(tmp_path, max_steps=4, logging_steps=2)
-    trainer.train()
-    plain.train()
-    assert losses(trainer) == pytest.approx(losses(plain), abs=1e-6)
-
-
 def test_resumed_run_equals_an_uninterrupted_one(tmp_path):
     """Without a `completion` column: the targets must be the reference's again, though training has begun."""
     pairs = make_pairs(12, completion=False)
@@ -273,201 +260,6 @@ def test_same_seed_same_run(tmp_path, lora):
     pairs = make_pairs(completion=False)
     first, second = (trained_weights(make_trainer(tmp_path, pairs, lora=lora, max_steps=2)) for _ in range(2))
     assert torch.equal(first, second)
-
-
-# Targets
-
-
-def test_targets_are_the_models_own_clean_answers(tmp_path):
-    model = make_model()
-    trainer = make_trainer(tmp_path, make_pairs(completion=False), copy.deepcopy(model), max_steps=1, temperature=0.0)
-    trainer.train()
-    for row in trainer.train_dataset:
-        expected = generate_greedily(model, trainer.processing_class, row["clean_ids"])
-        assert trainer.targets[row["clean_ids"]] == expected
-
-
-def test_generated_targets_train_like_the_same_completions_given(tmp_path):
-    pairs = make_pairs(completion=False)
-    generated = make_trainer(tmp_path, pairs, max_steps=3, logging_steps=1, temperature=0.0)
-    generated.train()
-    targets = [generated.targets[row["clean_ids"]] for row in generated.train_dataset]
-    given = make_trainer(tmp_path, pairs.add_column("completion_ids", targets), max_steps=3, logging_steps=1)
-    given.train()
-    assert losses(generated) == losses(given)
-
-
-def test_each_distinct_clean_prompt_is_answered_once(tmp_path, monkeypatch):
-    pairs = make_pairs(4, completion=False)
-    pairs = Dataset.from_list([row for row in pairs for _ in range(3)])
-    trainer = make_trainer(
-        tmp_path, pairs, max_steps=1, eval_dataset={"same": pairs.select([0]), "new": make_pairs(6)}
-    )
-    answered = []
-    original = trainer.model.generate
-    monkeypatch.setattr(
-        trainer.model, "generate", lambda **inputs: answered.append(len(inputs["input_ids"])) or original(**inputs)
-    )
-    trainer.train()
-    trainer.evaluate()
-    assert sum(answered) == 4
-    assert len(trainer.targets) == 4
-
-
-def test_targets_that_do_not_end_are_reported(tmp_path, caplog):
-    make_trainer(tmp_path, make_pairs(completion=False), max_steps=1, max_completion_length=1).train()
-    assert "of 8 targets reached `max_completion_length=1` without an end-of-turn token" in caplog.text
-
-
-def test_empty_targets_are_counted(tmp_path, monkeypatch, caplog):
-    """As those of a chat model that reads text: it ends its turn at once."""
-
-    def answers(model, prompts, config, *args, **kwargs):
-        return [[config.eos_token_id[0]], *([5] for _ in prompts[1:])]
-
-    monkeypatch.setattr("trl_consistency.trainer.target_maker.generate_targets", answers)
-    make_trainer(tmp_path, make_pairs(completion=False), max_steps=1).train()
-    assert "1 of 8 targets are empty" in caplog.text
-
-
-def test_evaluation_after_training_uses_the_reference(tmp_path):
-    """With a new adapter the reference is the model without it; the adapter is made large so that it would show."""
-    model = make_model()
-    reference = copy.deepcopy(model)
-    trainer = make_trainer(tmp_path, model=model, lora=True, max_steps=5, learning_rate=0.5, temperature=0.0)
-    trainer.train()
-    pairs = make_pairs(3, completion=False)
-    trainer.evaluate(pairs)
-    tokenizer = trainer.processing_class
-    rows = prepare_pairs(pairs, tokenizer, "eval")
-    assert [trainer.targets[row["clean_ids"]] for row in rows] == [
-        generate_greedily(reference, tokenizer, row["clean_ids"]) for row in rows
-    ]
-    assert [trainer.targets[row["clean_ids"]] for row in rows] != [
-        generate_greedily(trainer.model, tokenizer, row["clean_ids"]) for row in rows
-    ], "the trained model answers alike: the test shows nothing"
-
-
-def test_full_fine_tuning_refuses_targets_after_training(tmp_path):
-    trainer = make_trainer(tmp_path, max_steps=1)
-    trainer.train()
-    with pytest.raises(ConsistencyError, match="before training"):
-        trainer.evaluate(make_pairs(3, completion=False))
-    trainer.evaluate(make_pairs(3))
-
-
-def test_adapter_that_came_with_the_model_belongs_to_the_reference(tmp_path):
-    """Mistake 10: the reference is the initial policy including its adapter, not the bare base model."""
-    torch.manual_seed(1)
-    model = get_peft_model(make_model(), LoraConfig(**LORA, init_lora_weights=False))
-    reference = copy.deepcopy(model)
-    trainer = make_trainer(tmp_path, make_pairs(completion=False), model, max_steps=1, temperature=0.0)
-    trainer.train()
-    assert isinstance(trainer.model, PeftModel)
-    rows = list(trainer.train_dataset)
-    got = [trainer.targets[row["clean_ids"]] for row in rows]
-    assert got == [generate_greedily(reference, trainer.processing_class, row["clean_ids"]) for row in rows]
-    with reference.disable_adapter():
-        bare = [generate_greedily(reference, trainer.processing_class, row["clean_ids"]) for row in rows]
-    assert got != bare, "the adapter changes nothing: the test shows nothing"
-
-
-def test_thinking_can_be_left_out_of_the_targets(tmp_path, monkeypatch, caplog):
-    pairs = make_pairs(2, completion=False)
-    tokenizer = make_tokenizer()
-    sampled = [tokenizer(text)["input_ids"] for text in ("<think>Hm.</think>Paris.<|im_end|>", "<think>Hm, Ly")]
-    targets = {}
-    for keep in (True, False):
-        trainer = make_trainer(tmp_path, pairs, max_steps=1, keep_thinking=keep, logging_steps=1)
-        monkeypatch.setattr("trl_consistency.trainer.target_maker.generate_targets", lambda *_, **__: sampled)
-        trainer.train()
-        assert losses(trainer)[0] > 0
-        targets[keep] = [tokenizer.decode(trainer.targets[row["clean_ids"]]) for row in trainer.train_dataset]
-    assert targets[True] == ["<think>Hm.</think>Paris.<|im_end|>", "<think>Hm, Ly"]
-    assert targets[False] == ["<think>\n\n</think>Paris.<|im_end|>", ""]
-    assert "1 of 2 targets did not finish their thinking" in caplog.text
-
-
-def test_generation_options_reach_the_generation(tmp_path):
-    trainer = make_trainer(tmp_path, temperature=0.7, top_p=0.9, top_k=5, generation_kwargs={"min_new_tokens": 2})
-    config = trainer.target_maker.generation_config()
-    assert (config.do_sample, config.temperature, config.top_p, config.top_k) == (True, 0.7, 0.9, 5)
-    assert (config.max_new_tokens, config.min_new_tokens, config.eos_token_id) == (8, 2, [2])
-
-
-def test_a_second_run_takes_its_targets_from_the_cache(tmp_path, monkeypatch):
-    pairs = make_pairs(completion=False)
-    first = make_trainer(tmp_path, pairs, lora=True, max_steps=2, learning_rate=0.5)
-    first.train()
-    again = make_trainer(tmp_path, pairs, lora=True, max_steps=1, seed=42)
-    monkeypatch.setattr(again.model, "generate", lambda **_: pytest.fail("generated although cached"))
-    again.train()
-    assert all(again.targets[row["clean_ids"]] == first.targets[row["clean_ids"]] for row in again.train_dataset)
-
-
-def test_cache_of_another_model_is_refused_where_it_was_asked_for(tmp_path):
-    options = {"max_steps": 1, "target_cache_dir": str(tmp_path / "targets")}
-    pairs = make_pairs(completion=False)
-    make_trainer(tmp_path, pairs, **options).train()
-    with pytest.raises(ConsistencyError, match=r"another model's \(weights .*`target_cache_dir`"):
-        make_trainer(tmp_path, pairs, make_model(seed=1), **options).train()
-    options.pop("target_cache_dir")
-    for seed in (0, 1):  # in the output folder each model has targets of its own
-        make_trainer(tmp_path, pairs, make_model(seed=seed), **options).train()
-
-
-def test_targets_of_an_edited_config_are_not_used(tmp_path, model_dir):
-    folder = shutil.copytree(model_dir, tmp_path / "model")
-    options = {"max_steps": 1, "target_cache_dir": str(tmp_path / "targets")}
-    make_trainer(tmp_path, make_pairs(completion=False), str(folder), lora=True, **options).train()
-    make_trainer(tmp_path, make_pairs(completion=False), str(folder), lora=True, **options).train()
-    config = json.loads((folder / "config.json").read_text())
-    config["rope_parameters"]["rope_theta"] = 77.0
-    (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ConsistencyError, match=r"another model's \(config .*`target_cache_dir`"):
-        make_trainer(tmp_path, make_pairs(completion=False), str(folder), lora=True, **options).train()
-
-
-def test_cache_is_used_after_a_commit_that_left_the_weights_as_they_were(tmp_path, cached_base):
-    cached_base("v1")
-    for revision in ("main", "v1"):
-        options = {"model_init_kwargs": {"revision": revision}, "target_cache_dir": str(tmp_path / "targets")}
-        make_trainer(tmp_path, make_pairs(completion=False), "me/base", max_steps=1, **options).train()
-    assert len(list((tmp_path / "targets").glob("*/batch-*.json"))) == 1
-
-
-@pytest.mark.parametrize("by_path", [False, True])
-def test_the_tokenizer_of_another_model_is_refused(tmp_path, by_path):
-    """Its vocabulary has as many tokens, which mean something else."""
-    folder = tmp_path / "model"
-    make_model().save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
-    make_trainer(tmp_path, model=str(folder))
-    file = folder / "tokenizer.json"
-    file.write_text(file.read_text().replace('"A":', '"held":').replace('"B":', '"A":').replace('"held":', '"B":'))
-    model = str(folder) if by_path else type(make_model()).from_pretrained(folder)
-    with pytest.raises(
-        ConsistencyError,
-        match=r"`processing_class`: the data are read with .* '[AB]' is token \d+, and for .*model it is token",
-    ):
-        make_trainer(tmp_path, model=model)
-
-
-def test_targets_none_of_which_finish_their_thinking_are_an_error(tmp_path, monkeypatch):
-    trainer = make_trainer(tmp_path, make_pairs(2, completion=False), max_steps=1, keep_thinking=False)
-    sampled = [make_tokenizer()("<think>Hm, Ly")["input_ids"]] * 2
-    monkeypatch.setattr("trl_consistency.trainer.target_maker.generate_targets", lambda *_, **__: sampled)
-    with pytest.raises(ConsistencyError, match="None of 2 targets finished its thinking"):
-        trainer.train()
-
-
-def test_an_evaluation_without_targets_is_an_error(tmp_path):
-    """A loss of 0 would be the best there is."""
-    trainer = make_trainer(tmp_path, eval_dataset=make_pairs(2, completion=False))
-    for row in trainer.eval_dataset:
-        trainer.targets[row["clean_ids"]] = []
-    with pytest.raises(ConsistencyError, match="No row of the evaluation has anything to compare for bct"):
-        trainer.evaluate()
 
 
 @pytest.mark.parametrize("has_merged", [True, False])
@@ -607,33 +399,6 @@ def test_a_peft_config_serves_several_trainers(tmp_path):
     assert config.target_modules == "all-linear"
 
 
-def test_nothing_trainable(tmp_path):
-    get_peft_model(make_model(), LoraConfig(**LORA)).save_pretrained(tmp_path / "adapter")
-    model = PeftModel.from_pretrained(make_model(), tmp_path / "adapter")
-    with pytest.raises(ConsistencyError, match="is_trainable=True"):
-        make_trainer(tmp_path, model=model)
-
-
-@pytest.mark.parametrize(
-    ("options", "resume", "reason"),
-    [
-        ({}, True, "`resume_from_checkpoint` is true, but there is no checkpoint in"),
-        ({}, "gone", "`resume_from_checkpoint`: there is no folder gone"),
-        (
-            {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"cycles": 1}},
-            None,
-            "`lr_scheduler_type` cosine with",
-        ),
-        ({"optim": "galore_adamw", "optim_target_modules": "all-linear"}, None, "`optim` galore_adamw: "),
-    ],
-)
-def test_errors_come_before_the_targets(tmp_path, monkeypatch, options, resume, reason):
-    trainer = make_trainer(tmp_path, make_pairs(completion=False), **options)
-    monkeypatch.setattr(trainer.model, "generate", lambda **_: pytest.fail("targets were generated first"))
-    with pytest.raises(ConsistencyError, match=reason):
-        trainer.train(resume_from_checkpoint=resume)
-
-
 class StrictLlama(LlamaForCausalLM):
     """A model whose forward takes no loss arguments, as those of some architectures: Trainer counts no tokens for it."""
 
@@ -763,12 +528,6 @@ def test_anchor_loss_is_that_of_the_anchors(tmp_path, batch):
     assert trainer.state.log_history[0]["anchor_loss"] == pytest.approx(total / tokens, abs=1e-5)
 
 
-def test_without_anchors_nothing_is_logged_of_them(tmp_path):
-    trainer = make_trainer(tmp_path, max_steps=1, logging_steps=1)
-    trainer.train()
-    assert not any("anchor" in key for key in trainer.state.log_history[0])
-
-
 def test_anchors_keep_the_model_where_it_was(tmp_path):
     """The purpose: the divergence from the reference on anchor prompts stays lower than without anchors."""
     prompts = [[{"role": "user", "content": f"Anchor {row}"}] for row in range(4)]
@@ -785,258 +544,3 @@ def test_anchors_keep_the_model_where_it_was(tmp_path):
         trainer.train()
         losses_on_anchors.append(trainer.evaluate()["eval_loss"])
     assert losses_on_anchors[1] < 0.2 * losses_on_anchors[0]
-
-
-# Errors, all before any weights load
-
-
-@pytest.fixture
-def no_weights(monkeypatch):
-    def refuse(*args, **kwargs):
-        raise AssertionError("weights were loaded before the error")
-
-    monkeypatch.setattr("trl.trainer.sft_trainer.create_model_from_path", refuse)
-
-
-def faulty_trainer(tmp_path, model_dir, pairs=None, options=None, **arguments):
-    return ConsistencyTrainer(
-        model=str(model_dir),
-        args=make_config(tmp_path, **(options or {})),
-        train_dataset=make_pairs() if pairs is None else pairs,
-        **arguments,
-    )
-
-
-@pytest.mark.usefixtures("no_weights")
-class TestEarlyErrors:
-    @pytest.mark.parametrize("name", ["compute_loss_func", "formatting_func", "data_collator"])
-    def test_refused_arguments(self, tmp_path, model_dir, name):
-        with pytest.raises(ConsistencyError, match=f"`{name}` is not available"):
-            faulty_trainer(tmp_path, model_dir, **{name: lambda *_: 0})
-
-    def test_no_dataset(self, tmp_path, model_dir):
-        with pytest.raises(ConsistencyError, match="`train_dataset` is required"):
-            ConsistencyTrainer(model=str(model_dir), args=make_config(tmp_path))
-
-    def test_faulty_pairs(self, tmp_path, model_dir):
-        with pytest.raises(InvalidPairsError, match="no column `clean_prompt`"):
-            faulty_trainer(tmp_path, model_dir, make_pairs().remove_columns("clean_prompt"))
-
-    def test_faulty_eval_pairs_are_named(self, tmp_path, model_dir):
-        with pytest.raises(InvalidPairsError, match=r"`eval_dataset\['b'\]` is empty"):
-            faulty_trainer(tmp_path, model_dir, eval_dataset={"a": make_pairs(), "b": make_pairs().select([])})
-
-    def test_messages_without_chat_template(self, tmp_path, model_dir):
-        with pytest.raises(InvalidPairsError, match="the tokenizer has no chat template"):
-            faulty_trainer(tmp_path, model_dir, processing_class=make_tokenizer(chat_template=None))
-
-    def test_anchors_without_prompt(self, tmp_path, model_dir):
-        with pytest.raises(InvalidPairsError, match="`anchor_dataset` has no column `prompt`"):
-            faulty_trainer(tmp_path, model_dir, options={"anchor_ratio": 0.1}, anchor_dataset=make_pairs())
-
-    def test_anchors_without_ratio(self, tmp_path, model_dir):
-        with pytest.raises(ConsistencyError, match="`anchor_ratio` is 0"):
-            faulty_trainer(tmp_path, model_dir, anchor_dataset=Dataset.from_dict({"prompt": ["a"]}))
-
-    def test_output_dir_not_writable(self, tmp_path, model_dir):
-        (tmp_path / "file").touch()
-        with pytest.raises(ConsistencyError, match=r"`output_dir` .* is not writable"):
-            faulty_trainer(tmp_path / "file" / "out", model_dir)
-
-    @pytest.mark.parametrize(
-        ("options", "missing", "reason"),
-        [
-            ({"optim": "adamw_8bit"}, "bitsandbytes", r"`optim` adamw_8bit needs .*pip install bitsandbytes"),
-            ({"optim": "paged_adamw_32bit"}, "bitsandbytes", "`optim` paged_adamw_32bit needs"),
-            ({"use_liger_kernel": True}, "liger_kernel", "`use_liger_kernel` needs the package `liger_kernel`"),
-            ({"report_to": "wandb"}, "wandb", "`report_to` names `wandb`, which is not installed"),
-            (
-                {"model_init_kwargs": {"attn_implementation": "flash_attention_2"}},
-                "flash_attn",
-                "`attn_implementation` flash_attention_2 needs",
-            ),
-        ],
-    )
-    def test_missing_extra(self, tmp_path, model_dir, monkeypatch, options, missing, reason):
-        import importlib.util
-
-        find_spec = importlib.util.find_spec
-        monkeypatch.setattr(
-            "trl_consistency.trainer.run.checks.find_spec", lambda name: None if name == missing else find_spec(name)
-        )
-        monkeypatch.setattr("trl_consistency.trainer.run.checks.get_available_reporting_integrations", lambda: [])
-        with pytest.raises(ConsistencyError, match=reason):
-            faulty_trainer(tmp_path, model_dir, options=options)
-
-    def test_quantization_without_bitsandbytes(self, tmp_path, model_dir, monkeypatch):
-        from transformers import BitsAndBytesConfig
-
-        monkeypatch.setattr("trl_consistency.trainer.run.checks.find_spec", lambda name: None)
-        with pytest.raises(ConsistencyError, match="`quantization_config` needs the package `bitsandbytes`"):
-            faulty_trainer(tmp_path, model_dir, quantization_config=BitsAndBytesConfig(load_in_4bit=True))
-
-
-def test_rows_that_were_not_prepared_name_the_way_out(tmp_path):
-    trainer = make_trainer(tmp_path, make_pairs(completion=False))
-    with pytest.raises(ConsistencyError, match=r"call `train\(\)` or `evaluate\(\)`"):
-        next(iter(trainer.get_train_dataloader()))
-
-
-def test_targets_are_made_in_the_precision_that_the_environment_gives_the_run(tmp_path, monkeypatch):
-    """As under `accelerate launch --mixed_precision bf16`; the cache of the targets names it."""
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
-    trainer = ConsistencyTrainer(
-        make_model(),
-        args=make_config(tmp_path, bf16=None),
-        train_dataset=make_pairs(4, completion=False),
-        processing_class=make_tokenizer(),
-    )
-    seen = set()
-    trainer.model.model.embed_tokens.register_forward_hook(lambda *_: seen.add(torch.is_autocast_enabled("cpu")))
-    trainer.generate_targets()
-    assert seen == {True}
-    assert any('"bfloat16"' in file.read_text() for file in tmp_path.rglob("_targets/**/*.json"))
-    trainer.train()
-    assert seen == {True}
-
-
-def test_log_after_a_callback_that_leaves_the_model_in_evaluation_mode(tmp_path):
-    """The metrics of training were missing from its log."""
-
-    class Samples(TrainerCallback):
-        def on_step_end(self, args, state, control, model=None, **kwargs):
-            model.eval()
-
-    trainer = make_trainer(tmp_path, method="kl", max_steps=2, logging_steps=1)
-    trainer.add_callback(Samples())
-    trainer.train()
-    assert ["kl_loss" in entry for entry in trainer.state.log_history] == [True, True, False]
-    assert not trainer.model.training, "a log changes the model's mode"
-
-
-def test_pairs_with_targets_are_those_that_were_given(tmp_path):
-    """With anchors, they were rows of targets without a prompt, the anchors among them."""
-    pairs = make_pairs(4, completion=False).add_column("source_id", list("abcd"))
-    trainer = make_trainer(tmp_path, pairs=pairs, anchor_ratio=0.5)
-    trainer.generate_targets()
-    found = trainer.dataset_with_targets()
-    assert set(found.column_names) == {*pairs.column_names, "completion", "completion_ids"}
-    assert found["source_id"] == pairs["source_id"]
-    assert found["perturbed_prompt"] == pairs["perturbed_prompt"]
-
-
-@pytest.mark.parametrize("option", [{"loss_type": "dft"}, {"label_smoothing_factor": 0.2}])
-def test_anchor_loss_is_the_loss_that_is_trained_with(tmp_path, option):
-    """It was the cross-entropy beside a loss of another kind."""
-    options = {"anchor_ratio": 0.5, "max_steps": 1, "logging_steps": 1, **option}
-    alone = make_trainer(tmp_path, **options)
-    alone.train()
-    assert 0 < alone.state.log_history[0]["anchor_share"] < 1
-    assert "anchor_loss" not in alone.state.log_history[0], "rows are not measured by it"
-    if "loss_type" in option:
-        both = make_trainer(tmp_path, method=["bct", "kl"], method_weights=[1.0, 0.0], **options)
-        both.train()
-        logged = both.state.log_history[0]
-        assert logged["anchor_loss"] == pytest.approx(logged["loss"], rel=0.5), "and no nats of about 6"
-
-
-@pytest.mark.parametrize("options", [{}, {"method": "kl"}])
-@pytest.mark.parametrize("event", ["on_step_begin", "on_step_end"])
-def test_what_a_callback_logs_takes_nothing_of_the_log_of_steps(tmp_path, options, event):
-    """The means beside the loss were those of the steps since the callback's log."""
-
-    class Logging(TrainerCallback):
-        def __init__(self, trainer):
-            self.trainer = trainer
-
-    def note(self, args, state, control, **kwargs):
-        should_log = control.should_log
-        self.trainer.log({"mine": 1.0})
-        control.should_log = should_log  # which `log` resets
-
-    setattr(Logging, event, note)
-    logged = []
-    for has_callback in (False, True):
-        trainer = make_trainer(
-            tmp_path, max_steps=4, logging_steps=2, per_device_train_batch_size=2, anchor_ratio=0.3, **options
-        )
-        if has_callback:
-            trainer.add_callback(Logging(trainer))
-        trainer.train()
-        steps = [entry for entry in trainer.state.log_history if "loss" in entry]
-        logged.append([{name: value for name, value in entry.items() if name != "grad_norm"} for entry in steps])
-        assert all(entry.keys() == {"mine", "epoch", "step"} for entry in trainer.state.log_history if "mine" in entry)
-    assert logged[0] == logged[1]
-    assert len(logged[1]) == 2
-
-
-def test_a_training_after_one_that_was_broken_off_logs_its_own_means(tmp_path):
-    """Its first log had the means of steps before it, too."""
-
-    class Break(TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs):
-            if state.global_step == 3:
-                raise RuntimeError("out of memory")
-
-    trainer = make_trainer(tmp_path, method="kl", max_steps=5, logging_steps=5)
-    trainer.add_callback(callback := Break())
-    with pytest.raises(RuntimeError, match="out of memory"):
-        trainer.train()
-    trainer.remove_callback(callback)
-    trainer.train()
-    assert trainer.state.log_history[0]["kl_loss"] == pytest.approx(trainer.state.log_history[0]["loss"], rel=1e-5)
-
-
-def test_the_last_log_has_the_means_of_the_last_steps_though_they_were_evaluated(tmp_path):
-    """They were in no log, and in the first one of the next training."""
-    options = {"method": "kl", "max_steps": 3, "logging_steps": 2, "eval_steps": 3}
-    logged = []
-    for strategy in ("no", "steps"):
-        trainer = make_trainer(tmp_path, eval_dataset=make_pairs(2), eval_strategy=strategy, **options)
-        trainer.train()
-        trainer.evaluate(metric_key_prefix="train")  # logs a `train_loss`, too
-        logged.append([{k: v for k, v in entry.items() if "loss" in k} for entry in trainer.state.log_history])
-    without, evaluated = logged
-    assert "kl_loss" in without[1]
-    assert [entry for entry in evaluated if "eval_loss" not in entry] == without
-
-
-@pytest.mark.parametrize("evaluates_own", [False, True])
-def test_a_callback_that_evaluates_takes_no_log_and_no_evaluation_from_the_step(tmp_path, evaluates_own):
-    """The steps were not logged, the evaluation set was never read, and no checkpoint was the best one."""
-
-    class Measure(TrainerCallback):
-        def on_step_end(self, args, state, control, **kwargs):
-            trainer.evaluate(None if evaluates_own else make_pairs(3), metric_key_prefix="extra")
-
-    options = {"max_steps": 4, "logging_steps": 1, "eval_strategy": "steps", "eval_steps": 2}
-    options |= {"save_strategy": "steps", "save_steps": 2, "load_best_model_at_end": True}
-    logged = []
-    for has_callback in (False, True):
-        trainer = make_trainer(tmp_path / str(has_callback), eval_dataset=make_pairs(2), **options)
-        if has_callback:
-            trainer.add_callback(Measure())
-        trainer.train()
-        assert trainer.state.best_global_step == 4
-        entries = trainer.state.log_history
-        assert sum("extra_loss" in entry for entry in entries) == (4 if has_callback else 0)
-        logged.append([(entry.get("loss"), entry.get("eval_loss")) for entry in entries if "extra_loss" not in entry])
-    assert logged[0] == logged[1]
-    assert len(logged[0]) == 7
-
-
-def test_tokens_are_counted_of_the_run_alone(tmp_path):
-    """A resumed run counted from 0, and a second training from what the first had counted."""
-    options = {"max_steps": 4, "logging_steps": 1, "per_device_train_batch_size": 2}
-    options |= {"save_strategy": "steps", "save_steps": 2}
-
-    def counted(trainer, **arguments):
-        trainer.train(**arguments)
-        return [entry["num_tokens"] for entry in trainer.state.log_history if "loss" in entry]
-
-    trainer = make_trainer(tmp_path, **options)
-    whole = counted(trainer)
-    assert whole == sorted(set(whole))
-    resumed = make_trainer(tmp_path, **options)
-    assert counted(resumed, resume_from_checkpoint=str(tmp_path / "checkpoint-2")) == whole
-    assert counted(trainer) == whole

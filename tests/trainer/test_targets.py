@@ -1,0 +1,245 @@
+"""The targets of `ConsistencyTrainer`: who writes them, their cache, and what is said of them."""
+
+import copy
+import json
+import shutil
+
+import pytest
+import torch
+from datasets import Dataset
+from peft import LoraConfig, PeftModel, get_peft_model
+
+from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.paired import LORA, generate_greedily, losses, make_trainer
+from trl_consistency import ConsistencyError, ConsistencyTrainer
+from trl_consistency.data.prepare import prepare_pairs
+
+
+def test_targets_are_the_models_own_clean_answers(tmp_path):
+    model = make_model()
+    trainer = make_trainer(tmp_path, make_pairs(completion=False), copy.deepcopy(model), max_steps=1, temperature=0.0)
+    trainer.train()
+    for row in trainer.train_dataset:
+        expected = generate_greedily(model, trainer.processing_class, row["clean_ids"])
+        assert trainer.targets[row["clean_ids"]] == expected
+
+
+def test_generated_targets_train_like_the_same_completions_given(tmp_path):
+    pairs = make_pairs(completion=False)
+    generated = make_trainer(tmp_path, pairs, max_steps=3, logging_steps=1, temperature=0.0)
+    generated.train()
+    targets = [generated.targets[row["clean_ids"]] for row in generated.train_dataset]
+    given = make_trainer(tmp_path, pairs.add_column("completion_ids", targets), max_steps=3, logging_steps=1)
+    given.train()
+    assert losses(generated) == losses(given)
+
+
+def test_each_distinct_clean_prompt_is_answered_once(tmp_path, monkeypatch):
+    pairs = make_pairs(4, completion=False)
+    pairs = Dataset.from_list([row for row in pairs for _ in range(3)])
+    trainer = make_trainer(
+        tmp_path, pairs, max_steps=1, eval_dataset={"same": pairs.select([0]), "new": make_pairs(6)}
+    )
+    answered = []
+    original = trainer.model.generate
+    monkeypatch.setattr(
+        trainer.model, "generate", lambda **inputs: answered.append(len(inputs["input_ids"])) or original(**inputs)
+    )
+    trainer.train()
+    trainer.evaluate()
+    assert sum(answered) == 4
+    assert len(trainer.targets) == 4
+
+
+def test_targets_that_do_not_end_are_reported(tmp_path, caplog):
+    make_trainer(tmp_path, make_pairs(completion=False), max_steps=1, max_completion_length=1).train()
+    assert "of 8 targets reached `max_completion_length=1` without an end-of-turn token" in caplog.text
+
+
+def test_empty_targets_are_counted(tmp_path, monkeypatch, caplog):
+    """As those of a chat model that reads text: it ends its turn at once."""
+
+    def answers(model, prompts, config, *args, **kwargs):
+        return [[config.eos_token_id[0]], *([5] for _ in prompts[1:])]
+
+    monkeypatch.setattr("trl_consistency.trainer.target_maker.generate_targets", answers)
+    make_trainer(tmp_path, make_pairs(completion=False), max_steps=1).train()
+    assert "1 of 8 targets are empty" in caplog.text
+
+
+def test_evaluation_after_training_uses_the_reference(tmp_path):
+    """With a new adapter the reference is the model without it; the adapter is made large so that it would show."""
+    model = make_model()
+    reference = copy.deepcopy(model)
+    trainer = make_trainer(tmp_path, model=model, lora=True, max_steps=5, learning_rate=0.5, temperature=0.0)
+    trainer.train()
+    pairs = make_pairs(3, completion=False)
+    trainer.evaluate(pairs)
+    tokenizer = trainer.processing_class
+    rows = prepare_pairs(pairs, tokenizer, "eval")
+    assert [trainer.targets[row["clean_ids"]] for row in rows] == [
+        generate_greedily(reference, tokenizer, row["clean_ids"]) for row in rows
+    ]
+    assert [trainer.targets[row["clean_ids"]] for row in rows] != [
+        generate_greedily(trainer.model, tokenizer, row["clean_ids"]) for row in rows
+    ], "the trained model answers alike: the test shows nothing"
+
+
+def test_full_fine_tuning_refuses_targets_after_training(tmp_path):
+    trainer = make_trainer(tmp_path, max_steps=1)
+    trainer.train()
+    with pytest.raises(ConsistencyError, match="before training"):
+        trainer.evaluate(make_pairs(3, completion=False))
+    trainer.evaluate(make_pairs(3))
+
+
+def test_adapter_that_came_with_the_model_belongs_to_the_reference(tmp_path):
+    """Mistake 10: the reference is the initial policy including its adapter, not the bare base model."""
+    torch.manual_seed(1)
+    model = get_peft_model(make_model(), LoraConfig(**LORA, init_lora_weights=False))
+    reference = copy.deepcopy(model)
+    trainer = make_trainer(tmp_path, make_pairs(completion=False), model, max_steps=1, temperature=0.0)
+    trainer.train()
+    assert isinstance(trainer.model, PeftModel)
+    rows = list(trainer.train_dataset)
+    got = [trainer.targets[row["clean_ids"]] for row in rows]
+    assert got == [generate_greedily(reference, trainer.processing_class, row["clean_ids"]) for row in rows]
+    with reference.disable_adapter():
+        bare = [generate_greedily(reference, trainer.processing_class, row["clean_ids"]) for row in rows]
+    assert got != bare, "the adapter changes nothing: the test shows nothing"
+
+
+def test_thinking_can_be_left_out_of_the_targets(tmp_path, monkeypatch, caplog):
+    pairs = make_pairs(2, completion=False)
+    tokenizer = make_tokenizer()
+    sampled = [tokenizer(text)["input_ids"] for text in ("<think>Hm.</think>Paris.<|im_end|>", "<think>Hm, Ly")]
+    targets = {}
+    for keep in (True, False):
+        trainer = make_trainer(tmp_path, pairs, max_steps=1, keep_thinking=keep, logging_steps=1)
+        monkeypatch.setattr("trl_consistency.trainer.target_maker.generate_targets", lambda *_, **__: sampled)
+        trainer.train()
+        assert losses(trainer)[0] > 0
+        targets[keep] = [tokenizer.decode(trainer.targets[row["clean_ids"]]) for row in trainer.train_dataset]
+    assert targets[True] == ["<think>Hm.</think>Paris.<|im_end|>", "<think>Hm, Ly"]
+    assert targets[False] == ["<think>\n\n</think>Paris.<|im_end|>", ""]
+    assert "1 of 2 targets did not finish their thinking" in caplog.text
+
+
+def test_generation_options_reach_the_generation(tmp_path):
+    trainer = make_trainer(tmp_path, temperature=0.7, top_p=0.9, top_k=5, generation_kwargs={"min_new_tokens": 2})
+    config = trainer.target_maker.generation_config()
+    assert (config.do_sample, config.temperature, config.top_p, config.top_k) == (True, 0.7, 0.9, 5)
+    assert (config.max_new_tokens, config.min_new_tokens, config.eos_token_id) == (8, 2, [2])
+
+
+def test_a_second_run_takes_its_targets_from_the_cache(tmp_path, monkeypatch):
+    pairs = make_pairs(completion=False)
+    first = make_trainer(tmp_path, pairs, lora=True, max_steps=2, learning_rate=0.5)
+    first.train()
+    again = make_trainer(tmp_path, pairs, lora=True, max_steps=1, seed=42)
+    monkeypatch.setattr(again.model, "generate", lambda **_: pytest.fail("generated although cached"))
+    again.train()
+    assert all(again.targets[row["clean_ids"]] == first.targets[row["clean_ids"]] for row in again.train_dataset)
+
+
+def test_cache_of_another_model_is_refused_where_it_was_asked_for(tmp_path):
+    options = {"max_steps": 1, "target_cache_dir": str(tmp_path / "targets")}
+    pairs = make_pairs(completion=False)
+    make_trainer(tmp_path, pairs, **options).train()
+    with pytest.raises(ConsistencyError, match=r"another model's \(weights .*`target_cache_dir`"):
+        make_trainer(tmp_path, pairs, make_model(seed=1), **options).train()
+    options.pop("target_cache_dir")
+    for seed in (0, 1):  # in the output folder each model has targets of its own
+        make_trainer(tmp_path, pairs, make_model(seed=seed), **options).train()
+
+
+def test_targets_of_an_edited_config_are_not_used(tmp_path, model_dir):
+    folder = shutil.copytree(model_dir, tmp_path / "model")
+    options = {"max_steps": 1, "target_cache_dir": str(tmp_path / "targets")}
+    make_trainer(tmp_path, make_pairs(completion=False), str(folder), lora=True, **options).train()
+    make_trainer(tmp_path, make_pairs(completion=False), str(folder), lora=True, **options).train()
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_parameters"]["rope_theta"] = 77.0
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConsistencyError, match=r"another model's \(config .*`target_cache_dir`"):
+        make_trainer(tmp_path, make_pairs(completion=False), str(folder), lora=True, **options).train()
+
+
+def test_cache_is_used_after_a_commit_that_left_the_weights_as_they_were(tmp_path, cached_base):
+    cached_base("v1")
+    for revision in ("main", "v1"):
+        options = {"model_init_kwargs": {"revision": revision}, "target_cache_dir": str(tmp_path / "targets")}
+        make_trainer(tmp_path, make_pairs(completion=False), "me/base", max_steps=1, **options).train()
+    assert len(list((tmp_path / "targets").glob("*/batch-*.json"))) == 1
+
+
+def test_targets_none_of_which_finish_their_thinking_are_an_error(tmp_path, monkeypatch):
+    trainer = make_trainer(tmp_path, make_pairs(2, completion=False), max_steps=1, keep_thinking=False)
+    sampled = [make_tokenizer()("<think>Hm, Ly")["input_ids"]] * 2
+    monkeypatch.setattr("trl_consistency.trainer.target_maker.generate_targets", lambda *_, **__: sampled)
+    with pytest.raises(ConsistencyError, match="None of 2 targets finished its thinking"):
+        trainer.train()
+
+
+def test_an_evaluation_without_targets_is_an_error(tmp_path):
+    """A loss of 0 would be the best there is."""
+    trainer = make_trainer(tmp_path, eval_dataset=make_pairs(2, completion=False))
+    for row in trainer.eval_dataset:
+        trainer.targets[row["clean_ids"]] = []
+    with pytest.raises(ConsistencyError, match="No row of the evaluation has anything to compare for bct"):
+        trainer.evaluate()
+
+
+def test_targets_are_made_in_the_precision_that_the_environment_gives_the_run(tmp_path, monkeypatch):
+    """As under `accelerate launch --mixed_precision bf16`; the cache of the targets names it."""
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")
+    trainer = ConsistencyTrainer(
+        make_model(),
+        args=make_config(tmp_path, bf16=None),
+        train_dataset=make_pairs(4, completion=False),
+        processing_class=make_tokenizer(),
+    )
+    seen = set()
+    trainer.model.model.embed_tokens.register_forward_hook(lambda *_: seen.add(torch.is_autocast_enabled("cpu")))
+    trainer.generate_targets()
+    assert seen == {True}
+    assert any('"bfloat16"' in file.read_text() for file in tmp_path.rglob("_targets/**/*.json"))
+    trainer.train()
+    assert seen == {True}
+
+
+def test_pairs_with_targets_are_those_that_were_given(tmp_path):
+    """With anchors, they were rows of targets without a prompt, the anchors among them."""
+    pairs = make_pairs(4, completion=False).add_column("source_id", list("abcd"))
+    trainer = make_trainer(tmp_path, pairs=pairs, anchor_ratio=0.5)
+    trainer.generate_targets()
+    found = trainer.dataset_with_targets()
+    assert set(found.column_names) == {*pairs.column_names, "completion", "completion_ids"}
+    assert found["source_id"] == pairs["source_id"]
+    assert found["perturbed_prompt"] == pairs["perturbed_prompt"]
+
+
+def test_rows_that_were_not_prepared_name_the_way_out(tmp_path):
+    trainer = make_trainer(tmp_path, make_pairs(completion=False))
+    with pytest.raises(ConsistencyError, match=r"call `train\(\)` or `evaluate\(\)`"):
+        next(iter(trainer.get_train_dataloader()))
+
+
+@pytest.mark.parametrize(
+    ("options", "resume", "reason"),
+    [
+        ({}, True, "`resume_from_checkpoint` is true, but there is no checkpoint in"),
+        ({}, "gone", "`resume_from_checkpoint`: there is no folder gone"),
+        (
+            {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"cycles": 1}},
+            None,
+            "`lr_scheduler_type` cosine with",
+        ),
+        ({"optim": "galore_adamw", "optim_target_modules": "all-linear"}, None, "`optim` galore_adamw: "),
+    ],
+)
+def test_errors_come_before_the_targets(tmp_path, monkeypatch, options, resume, reason):
+    trainer = make_trainer(tmp_path, make_pairs(completion=False), **options)
+    monkeypatch.setattr(trainer.model, "generate", lambda **_: pytest.fail("targets were generated first"))
+    with pytest.raises(ConsistencyError, match=reason):
+        trainer.train(resume_from_checkpoint=resume)
