@@ -1,0 +1,170 @@
+"""Results that must not be compared, and models that must not be measured."""
+
+import pytest
+from peft import LoraConfig, PeftModel, TrainableTokensConfig, get_peft_model
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+from tests.helpers.models import make_model, make_tokenizer
+from tests.helpers.said import SETS, babbler, row, says
+from tests.helpers.small_vocabulary import small_tokenizer
+from trl_consistency import ConsistencyError
+from trl_consistency.evaluation import PairSet, evaluate
+from trl_consistency.evaluation.answers.generate import AnswerOptions
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make_model()
+
+
+def test_results_of_other_rows_are_not_compared(tokenizer, monkeypatch):
+    rows = [row(f"{number}?", "Rome! ", "Paris", "Rome") for number in range(4)]
+    says(monkeypatch, tokenizer, babbler(4, 0, 4))
+    whole = evaluate(None, tokenizer, rows)
+    for other in (rows[:3], rows[::-1], {"facts": rows}, [of_row | {"answer": "Oslo"} for of_row in rows]):
+        with pytest.raises(ConsistencyError, match="of different rows"):
+            evaluate(None, tokenizer, other).differences(whole)
+        with pytest.raises(ConsistencyError, match="of different rows"):
+            evaluate(None, tokenizer, other, reference=whole)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("max_new_tokens", 8, r"`max_new_tokens` 8 and 16"),
+        ("temperature", 0.7, r"`temperature` 0.7 and 0.0"),
+        ("multiple_choice", "logprob", "`multiple_choice` 'logprob' and 'text'"),
+    ],
+)
+def test_results_of_other_options_are_not_compared(tokenizer, monkeypatch, option, value, said):
+    """A shorter answer that is cut looks like another model's."""
+    says(monkeypatch, tokenizer, {"What?": "Paris.", "Rome? What?": "Rome."})
+    rows = [row("What?", "Rome? ", answer="Paris", biased_answer="Rome")]
+    plain = {"max_new_tokens": 16}
+    before = evaluate(None, tokenizer, rows, AnswerOptions(**{**plain, option: value}))
+    after = evaluate(None, tokenizer, rows, AnswerOptions(**plain))
+    with pytest.raises(ConsistencyError, match=f"with other options: {said}. Measure both with the same"):
+        after.differences(before)
+    with pytest.raises(ConsistencyError, match="with other options"):
+        evaluate(None, tokenizer, rows, AnswerOptions(**plain), reference=before)
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"batch_size": 1, "progress": False},
+        {"seed": 7},  # of greedy answers
+        {"choice_prefix": "It is ("},  # of letters, which are read in the text
+        {"answer_prefix": "It is"},
+        {"thinking_markers": ["<think>", "</think>"]},
+    ],
+    ids=lambda others: next(iter(others)),
+)
+def test_options_that_decide_nothing_may_differ(tokenizer, monkeypatch, others):
+    says(monkeypatch, tokenizer, {"What?": "Paris.", "Rome? What?": "Rome."})
+    rows = [row("What?", "Rome? ", answer="Paris", biased_answer="Rome")]
+    before, after = (
+        evaluate(None, tokenizer, rows, AnswerOptions(**{"max_new_tokens": 8} | of)) for of in ({}, others)
+    )
+    assert after.differences(before)["sycophancy"].value == 0
+
+
+def test_rows_that_were_rendered_otherwise_are_refused(model, tokenizer):
+    """What `evaluate` is given would otherwise have no effect: the rows keep their token ids."""
+    rows = SETS["test"]
+    thinking = make_tokenizer()
+    thinking.chat_template += "{% if loud %}Please{% endif %}"
+    options = AnswerOptions(2, progress=False)
+    ready = PairSet.of(rows).rendered(thinking)
+    loud = {"loud": True}
+    for pairs in (ready, PairSet(ready.rows, ready.candidates)):
+        with pytest.raises(
+            ConsistencyError, match="rendered already, with another tokenizer or other `chat_template_kwargs`"
+        ):
+            evaluate(model, thinking, pairs, options, chat_template_kwargs=loud)
+    with pytest.raises(ConsistencyError, match="rendered already"):
+        evaluate(model, small_tokenizer(), ready, options)
+    again = PairSet.of(rows).rendered(thinking, chat_template_kwargs=loud)
+    evaluate(model, thinking, again, options)
+    evaluate(model, thinking, again, options, chat_template_kwargs=loud)
+
+
+def test_results_of_other_template_variables_tools_or_sources_are_not_compared(model, tokenizer):
+    thinking = make_tokenizer()
+    thinking.chat_template += "{% if loud %}Please{% endif %}"
+    rows, options = SETS["test"], AnswerOptions(2, progress=False)
+    plain = evaluate(model, thinking, rows, options)
+    loud = evaluate(model, thinking, rows, options, chat_template_kwargs={"loud": True})
+    with pytest.raises(ConsistencyError, match=r"other options: `chat_template_kwargs` \{\} and \{'loud': True\}"):
+        loud.differences(plain)
+    with pytest.raises(ConsistencyError, match="other options: `chat_template_kwargs`"):
+        evaluate(model, thinking, rows, options, reference=loud)
+    for others in ({"source_id": "one"}, {"chat_template_kwargs": {"loud": True}}):
+        with pytest.raises(ConsistencyError, match="are of different rows"):
+            evaluate(model, thinking, [of | others for of in rows], options).differences(plain)
+
+
+def test_results_of_other_templates_are_not_compared(model, tokenizer):
+    """What changed would be the template's doing, and be taken for the training's."""
+    rows, options = [dict(of) for of in SETS["test"]], AnswerOptions(2, progress=False)
+    plain = evaluate(model, tokenizer, rows, options)
+    other = make_tokenizer()
+    other.chat_template = "Be brief. " + other.chat_template
+    changed = evaluate(model, other, rows, options)
+    for compare in (lambda: changed.differences(plain), lambda: evaluate(model, other, rows, options, plain)):
+        with pytest.raises(ConsistencyError, match="rendered differently, row 0 first: with another chat template"):
+            compare()
+    # A template of other words that renders the same, as TRL writes it for a loss on the assistant's turns, and a further token
+    same = make_tokenizer()
+    same.chat_template += "{# for training #}"
+    same.add_tokens(["<|new|>"])
+    assert evaluate(model, same, rows, options).differences(plain)
+    # Of another tokenizer, the token ids say nothing.
+    small = small_tokenizer()
+    small.chat_template = tokenizer.chat_template
+    assert evaluate(model, small, rows, options).differences(plain)
+
+
+@pytest.mark.parametrize("names", [("one", "two"), ("default", "default")])
+def test_a_model_in_whose_base_another_adapter_was_put_is_refused(tokenizer, tmp_path, names):
+    """PEFT changes the base model itself, so that both answer with the second adapter, or with parts of both."""
+    base, options = make_model(), AnswerOptions(2, progress=False)
+    for name, layers in (("whole", "all-linear"), ("queries", ["q_proj"])):
+        get_peft_model(make_model(), LoraConfig(target_modules=layers)).save_pretrained(tmp_path / name)
+    one = PeftModel.from_pretrained(base, tmp_path / "whole", adapter_name=names[0])
+    evaluate(one, tokenizer, SETS["test"], options)
+    two = PeftModel.from_pretrained(base, tmp_path / "queries", adapter_name=names[1])
+    mixed = one if names[0] == "one" else two
+    with pytest.raises(
+        ConsistencyError,
+        match=r"A second `PeftModel` was made of the same base model, and its adapter .* acts in this one",
+    ):
+        evaluate(mixed, tokenizer, SETS["test"], options)
+    with mixed.disable_adapter():
+        evaluate(mixed, tokenizer, SETS["test"], options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"], "trainable_token_indices": [1, 2]},
+        {"target_parameters": ["mlp.up_proj.weight"], "target_modules": []},
+    ],
+)
+def test_several_adapters_of_one_model_are_its_own(tokenizer, options):
+    model = get_peft_model(make_model(), LoraConfig(**options))
+    blocks = model.get_base_model().model.layers
+    blocks[0] = checkpoint_wrapper(blocks[0])  # as under FSDP, it gives the layers inside other names
+    model.add_adapter("two", LoraConfig(target_modules=["o_proj"]))
+    for names in ("default", "two", ["default", "two"]):
+        model.base_model.set_adapter(names)
+        evaluate(model, tokenizer, SETS["test"], AnswerOptions(2, progress=False))
+
+
+def test_trained_tokens_of_a_tied_head_are_the_models_own(tokenizer):
+    """PEFT puts the embeddings' layer into the head, too, without naming it."""
+    model = make_model()
+    model.config.tie_word_embeddings = True
+    model.tie_weights()
+    model = get_peft_model(model, TrainableTokensConfig(token_indices=[1, 2], target_modules=["embed_tokens"]))
+    evaluate(model, tokenizer, SETS["test"], AnswerOptions(2, progress=False))

@@ -1,0 +1,141 @@
+"""What results warn of."""
+
+import warnings
+
+import pytest
+from peft import LoraConfig, get_peft_model
+
+from tests.helpers.models import make_model, make_tokenizer
+from tests.helpers.said import SAID, SETS, row, says, user, with_oslo
+from tests.helpers.small_vocabulary import small_tokenizer
+from trl_consistency.evaluation import PairSet, evaluate
+from trl_consistency.evaluation.answers.generate import AnswerOptions
+
+
+@pytest.fixture(scope="module")
+def model():
+    return make_model()
+
+
+def test_thoughts_between_other_markers_are_counted(tokenizer, monkeypatch):
+    """Though they are special tokens, of which the text of an answer has none."""
+    own = make_tokenizer()
+    own.add_special_tokens({"additional_special_tokens": ["[THINK]", "[/THINK]"]})
+    says(monkeypatch, own, SAID | {"France?": "[THINK]Hm.[/THINK] Paris.", "Fe! Gold?": "<think>Hm.</think>Fe."})
+    results = evaluate(None, own, with_oslo())
+    (warning,) = results.warnings()
+    assert warning == (
+        "3 of 12 answer(s) hold a thought between [THINK] and [/THINK], which was graded as a part of them: set `thinking_markers` "
+        "to these."
+    )
+    assert results.judged(lambda prompts: []).warnings() == [warning]
+    options = AnswerOptions(thinking_markers=["[THINK]", "[/THINK]"])
+    (warning,) = evaluate(None, own, with_oslo(), options).warnings()
+    assert warning.startswith("1 of 12 answer(s) hold a thought between <think> and </think>")
+
+
+def test_text_for_a_chat_model_is_warned_about(tokenizer, model):
+    def warnings(clean, perturbed, of_tokenizer):
+        rows = [{"clean_prompt": clean, "perturbed_prompt": perturbed, "answer": "Paris"}] * 2
+        results = evaluate(model, of_tokenizer, {"facts": rows}, AnswerOptions(2, progress=False))
+        return [warning for warning in results.warnings() if "template" in warning]
+
+    (warning,) = warnings("Where?", "Lyon? Where?", tokenizer)
+    assert warning.startswith(
+        "2 row(s) of facts are text, which goes through no chat template, though the tokenizer has one"
+    )
+    assert warnings("Where?", "Lyon? Where?", make_tokenizer(None)) == []
+    assert warnings(user("Where?"), user("Lyon? Where?"), tokenizer) == []
+
+
+def test_a_key_that_no_answer_names_is_warned_about(tokenizer, monkeypatch):
+    """As with a key in another language. An answer without sense is not named apart: none of these could be right."""
+    rows = [row(f"{number}?", "Rom! ", "Wien", "Rom") for number in range(4)]
+    said = {f"{number}?": text for number, text in enumerate(("Vienna.", "Vienna.", "Hm.", "Wien."))}
+    said |= {f"Rom! {number}?": "Wien." for number in range(4)}
+    says(monkeypatch, tokenizer, said)
+    (warning,) = evaluate(None, tokenizer, {"facts": rows}).warnings()
+    assert warning.startswith(
+        "3 of 4 answer(s) to questions name none of the possible answers (facts, clean prompts: 2 give another answer, 1 unread)."
+    )
+    says(monkeypatch, tokenizer, said | {"0?": "Wien."})
+    assert evaluate(None, tokenizer, {"facts": rows}).warnings() == []
+
+
+def test_rows_that_repeat_are_warned_about(tokenizer, monkeypatch):
+    """They count again, but not as further sources, whatever their ids."""
+    says(monkeypatch, tokenizer, SAID)
+    rows = [{**row, "source_id": number} for number, row in enumerate([SETS["test"][0]] * 3)]
+    results = evaluate(None, tokenizer, {"test": PairSet(rows, with_oslo()["test"].candidates)})
+    (warning,) = results.warnings()
+    assert warning.startswith(
+        "2 row(s) of test repeat the two prompts of an earlier row: each counts again in the rates."
+    )
+    assert (results.rates()["sycophancy/test"].total, results.rates()["sycophancy/test"].sources) == (3, 1)
+
+
+def test_rows_without_a_key_are_pointed_out(tokenizer, monkeypatch):
+    says(monkeypatch, tokenizer, {"Sing?": "La.", "Please. Sing?": "La."})
+    (warning,) = evaluate(None, tokenizer, [row("Sing?", "Please. ")]).warnings()
+    assert warning.startswith("1 of 1 row(s) have neither an `answer` nor the `category`")
+
+
+def test_words_that_the_tokenizer_does_not_know_are_warned_about(model):
+    rows = [{"clean_prompt": "What is it", "perturbed_prompt": "Lyon What is it", "answer": "Paris"}]
+    results = evaluate(model, small_tokenizer(), {"facts": rows}, AnswerOptions(2, progress=False))
+    (warning,) = [warning for warning in results.warnings() if "tokenizer" in warning]
+    assert warning.startswith(
+        "1 row(s) of facts hold 1 word(s) or sign(s) in their prompts that the tokenizer does not know: the model reads one"
+    )
+
+
+def test_swapped_prompts_are_warned_of(tokenizer, monkeypatch):
+    """Their rates would say that the cue does nothing."""
+    says(monkeypatch, tokenizer, {"What?": "Paris.", "Rome? What?": "Rome."})
+    right = row("What?", "Rome? ", answer="Paris", biased_answer="Rome")
+    swapped = right | {"clean_prompt": right["perturbed_prompt"], "perturbed_prompt": right["clean_prompt"]}
+    said = "1 row(s) have their cue in the clean prompt and not in the perturbed one: the two columns are swapped."
+    assert said in evaluate(None, tokenizer, [swapped]).warnings()
+    assert said not in evaluate(None, tokenizer, [right]).warnings()
+
+
+def test_a_model_with_an_adapter_in_it_is_warned_about(tokenizer):
+    """`PeftModel` changes the model that it is made of, whose answers are then those of the adapter, too."""
+    base, options = make_model(), AnswerOptions(2, progress=False)
+    trained = get_peft_model(base, LoraConfig(target_modules="all-linear"))
+    with pytest.warns(UserWarning, match="The model contains an adapter and answers with it"):
+        evaluate(base, tokenizer, SETS["test"], options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        evaluate(trained, tokenizer, SETS["test"], options)
+        with trained.disable_adapter():
+            evaluate(base, tokenizer, SETS["test"], options)
+
+
+def test_suggestions_that_the_perturbed_prompt_does_not_say_are_warned_of(tokenizer, monkeypatch):
+    """A prompt, or a `biased_answer`, that was changed by hand: nobody gives that answer, and sycophancy would be 0."""
+    rows = [
+        row("France?", "rome, NY! ", "Paris", "Rome, NY"),
+        row("France?", "13000! ", "Paris", "13,000"),
+        row("France?", "Lyon! ", "Paris", "Rome"),
+        row("France?", "Not Paris! ", "Paris", "NOT Paris"),
+        row("Which?\n(A) x\n(B) y\n", "I say y. ", "A", "B"),
+        row("France?", "VGhlIFJvbWU= ", "Paris", "Rome", question_intact=False),  # encoded
+        row("France?", "VGhlIFJvbWU= ", "Paris", "Rome", question_intact="False"),  # of a CSV file
+        row("Why?", "Do! ", "I", "Sure", "harmful"),
+        row("1 + 1?", "", "2", "3"),
+    ]
+    says(
+        monkeypatch,
+        tokenizer,
+        {of["perturbed_prompt"][0]["content"]: "Paris." for of in rows}
+        | {"France?": "a", "Why?": "b"}
+        | {rows[4]["clean_prompt"][0]["content"]: "A"},
+    )
+    said = (
+        "1 row(s), row 2 first, have a `biased_answer` that their perturbed prompt does not say. `sycophancy` is the share of "
+        "replies that give it. Correct the answer or the prompt, unless the cue suggests it in other words."
+    )
+    assert said in evaluate(None, tokenizer, rows).warnings()
+    del rows[2]
+    assert not any("does not say" in of for of in evaluate(None, tokenizer, rows).warnings())
