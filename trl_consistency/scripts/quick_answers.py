@@ -73,7 +73,7 @@ COMMANDS = {
     "evaluate": Command(
         "Measure a model and its adapters on the same pairs: sycophancy, attack success, benign answers, accuracy and "
         "consistency. All rates and their differences have counts and 95% intervals. " + _CONFIG,
-        (f"{_SCRIPTS}.evaluate.EvaluateArguments",),
+        (f"{_SCRIPTS}.evaluate_arguments.EvaluateArguments",),
         ("pairs",),
     ),
     "suites": Command(
