@@ -6,7 +6,7 @@ from peft import LoraConfig, get_peft_model
 
 from tests.helpers.models import make_model, make_tokenizer
 from trl_consistency.publishing import Outcomes, Result
-from trl_consistency.publishing.results import Figure
+from trl_consistency.publishing.figures import Figure
 
 
 CARD = """---

@@ -1,8 +1,9 @@
 """Publishes a trained model on the Hub: results, card, scan, upload."""
 
+from .figures import Benchmark, Figure, Outcomes, Result
 from .hub import check_repo_id, explain, publish
 from .page import add_results, hub_base
-from .results import RESULTS_FILE, Benchmark, Figure, Outcomes, Result, read_results, write_results
+from .results import RESULTS_FILE, read_results, write_results
 
 
 __all__ = [
