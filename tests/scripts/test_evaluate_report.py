@@ -15,9 +15,9 @@ from trl_consistency.escaping import printable
 from trl_consistency.evaluation.answers import generate as answering
 from trl_consistency.publishing import read_results
 from trl_consistency.publishing.page import RESULTS_END, RESULTS_START
-from trl_consistency.scripts import evaluation_files
+from trl_consistency.scripts import adapter_results
 from trl_consistency.scripts.evaluate import run
-from trl_consistency.scripts.evaluation_files import EXAMPLES_OF_A_KIND, _description, read_history
+from trl_consistency.scripts.evaluation_files import EXAMPLES_OF_A_KIND, read_history
 
 
 def test_results_for_the_page(options, model_dir, tmp_path, capsys):
@@ -78,8 +78,8 @@ def test_an_adapter_called_before_is_drawn_beside_its_base_model(options, model_
         path.touch()
         return path
 
-    monkeypatch.setattr(evaluation_files, "plot_rates", draw)
-    monkeypatch.setattr(evaluation_files, "plot_outcomes", draw)
+    monkeypatch.setattr(adapter_results, "plot_rates", draw)
+    monkeypatch.setattr(adapter_results, "plot_outcomes", draw)
     run([*options, "--save_to_adapters"])
     assert drawn[-2:] == [("rates.png", ["before", "./before"]), ("outcomes.png", ["before", "./before"])]
 
@@ -96,9 +96,7 @@ def test_a_disk_that_fills_leaves_the_adapters_folder_as_it_was(options, model_d
     def refuse(*args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(evaluation_files, fails, refuse)
-    if fails == "plot_outcomes":
-        monkeypatch.setattr(evaluation_files, "write_report", lambda *args: [Path("report.html"), None])
+    monkeypatch.setattr(adapter_results, fails, refuse)
     with pytest.raises(SystemExit, match="No space left on device"):
         run([*options, "--save_to_adapters", "--max_pairs", "4"])
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
@@ -216,7 +214,7 @@ def test_a_card_says_how_its_figures_were_measured():
     more = {"judge": "j", "judge_questions": True, "multiple_choice": "logprob", "load_in_4bit": True}
     models = {"base": {"path": "Qwen/Qwen3-4B"}}
     plain, full = (
-        _description({"settings": of, "pairs": {"test": {"rows": 5}}, "models": models})
+        adapter_results._description({"settings": of, "pairs": {"test": {"rows": 5}}, "models": models})
         for of in (settings, settings | more)
     )
     for said in ("requests and free answers judged by j", "likeliest of the offered letters", "4 bits"):
@@ -232,7 +230,7 @@ def test_a_card_says_what_was_drawn_and_how_it_was_sampled_and_read():
     changed |= {"judge_max_completion_length": 9, "multiple_choice": "logprob", "choice_prefix": "It is ("}
     models = {"base": {"path": "Qwen/Qwen3-4B"}}
     plain, full = (
-        _description({"settings": of, "pairs": {"test": {"rows": 5}}, "models": models})
+        adapter_results._description({"settings": of, "pairs": {"test": {"rows": 5}}, "models": models})
         for of in (default, default | changed)
     )
     for said in (

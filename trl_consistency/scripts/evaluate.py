@@ -52,6 +52,7 @@ from ..publishing.page import check_card
 from ..trainer.run.output_checks import check_output_dir
 from ..trainer.run.run_lock import command_lock
 from ..upstream import end_process_group
+from .adapter_results import save_to_adapters
 from .capability_files import (
     CAPABILITY_FILE,
     Capability,
@@ -71,7 +72,6 @@ from .evaluation_files import (
     read_history,
     remove_earlier,
     results_tables,
-    save_to_adapters,
     shown_name,
     tables_text,
     write_answers,

@@ -313,7 +313,7 @@ def _write_results(subject: Subject, name: str, folder: Path, found: "Results", 
     """Writes results, with pictures, into an adapter's folder and card."""
     from ..evaluation import plot_outcomes, plot_rates
     from ..publishing import add_results, write_results
-    from .evaluation_files import make_page_outcomes, make_page_results
+    from .adapter_results import make_page_outcomes, make_page_results
 
     both = {"before": before, name: found}
     plot_outcomes({of: results.outcomes() for of, results in both.items()}, folder / "outcomes.png")
