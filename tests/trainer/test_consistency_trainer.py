@@ -1,6 +1,7 @@
 import copy
 import json
 import shutil
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -12,7 +13,7 @@ from transformers import LlamaForCausalLM, TrainerCallback, TrainingArguments
 from trl import SFTConfig, SFTTrainer
 from trl.trainer import utils
 
-from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.models import CHATML, make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.paired import LORA, generate_greedily, losses, make_trainer
 from trl_consistency import (
     ConsistencyConfig,
@@ -900,6 +901,48 @@ def test_targets_are_made_in_the_precision_that_the_environment_gives_the_run(tm
     assert seen == {True}
 
 
+@pytest.mark.parametrize("is_bf16", [True, False])
+def test_two_trainers_of_two_precisions(tmp_path, is_bf16):
+    """accelerate keeps one precision for a process: the first trainer's targets, steps and card were in the second one's."""
+
+    def make(name, bf16):
+        return make_trainer(tmp_path / name, pairs=make_pairs(4, completion=False), bf16=bf16, max_steps=1)
+
+    def steps_in_bf16(trainer):
+        seen = set()
+        trainer.model.model.embed_tokens.register_forward_hook(lambda *_: seen.add(torch.is_autocast_enabled("cpu")))
+        trainer.train()
+        trainer.save_model()
+        (is_named,) = {"mixed precision bf16" in (Path(trainer.args.output_dir) / "README.md").read_text()}
+        return {*seen, is_named}
+
+    one, other = make("one", is_bf16), make("other", not is_bf16)
+    assert steps_in_bf16(one) == {is_bf16}
+    assert steps_in_bf16(other) == {not is_bf16}
+    assert steps_in_bf16(make("third", is_bf16)) == {is_bf16}
+
+
+def test_two_configs_of_two_precisions_before_their_trainers(tmp_path):
+    """accelerate refused the second precision with a traceback."""
+    configs = [make_config(tmp_path / str(bf16), bf16=bf16, max_steps=1) for bf16 in (True, False)]
+    trainers = [
+        ConsistencyTrainer(make_model(), config, train_dataset=make_pairs(4), processing_class=make_tokenizer())
+        for config in configs
+    ]
+    for trainer, precision in zip(trainers, ["bf16", "no"], strict=True):
+        trainer.train()
+        with trainer._own_state.active():
+            assert trainer.accelerator.mixed_precision == precision
+
+
+def test_a_config_made_between_a_trainer_and_its_training(tmp_path):
+    """It empties what accelerate knows of the process: training and saving ended with a traceback."""
+    trainer = make_trainer(tmp_path / "one", method="kl", max_steps=1)
+    for use in (trainer.train, trainer.save_model, lambda: trainer.evaluate(make_pairs(2))):
+        make_config(tmp_path / "other")
+        use()
+
+
 def test_log_after_a_callback_that_leaves_the_model_in_evaluation_mode(tmp_path):
     """The metrics of training were missing from its log."""
 
@@ -923,6 +966,29 @@ def test_pairs_with_targets_are_those_that_were_given(tmp_path):
     assert set(found.column_names) == {*pairs.column_names, "completion", "completion_ids"}
     assert found["source_id"] == pairs["source_id"]
     assert found["perturbed_prompt"] == pairs["perturbed_prompt"]
+
+
+@pytest.mark.parametrize("of_rows", [None, {"no_think": False, "place": "here"}])
+def test_pairs_with_targets_have_the_variables_that_their_prompts_were_rendered_with(tmp_path, of_rows):
+    """Without them, another trainer, `convert_pairs` or `evaluate` would have put the answers to other prompts."""
+    pairs = make_pairs(2, completion=False)
+    if of_rows:
+        pairs = pairs.add_column("chat_template_kwargs", [of_rows, of_rows])
+    template = CHATML + "{{ place }}"
+    variables = {"no_think": True}
+    trainer = ConsistencyTrainer(
+        make_model(),
+        make_config(tmp_path, chat_template_kwargs=variables),
+        train_dataset=pairs,
+        processing_class=make_tokenizer(template),
+    )
+    trainer.generate_targets()
+    found = trainer.dataset_with_targets()
+    assert [json.loads(of) for of in found["chat_template_kwargs"]] == [{**variables, **(of_rows or {})}] * 2
+    again = ConsistencyTrainer(
+        make_model(), make_config(tmp_path / "again"), train_dataset=found, processing_class=make_tokenizer(template)
+    )
+    assert again.train_dataset["clean_ids"] == trainer.train_dataset["clean_ids"]
 
 
 @pytest.mark.parametrize("option", [{"loss_type": "dft"}, {"label_smoothing_factor": 0.2}])

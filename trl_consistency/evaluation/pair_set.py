@@ -9,7 +9,7 @@ from datasets import Dataset
 
 from ..data.pairs import report_faults
 from ..data.prepare import render_row
-from ..data.rendering import ProcessingClass, get_tokenizer
+from ..data.rendering import ProcessingClass, chat_template_of, get_tokenizer
 from ..data.system_prompt import pairs_with_system_prompt
 from ..errors import ConsistencyError
 from .answers.choices import check_choices
@@ -124,4 +124,4 @@ def _renders_alike(one: ProcessingClass, other: ProcessingClass) -> bool:
     if one is other:
         return True
     of_one, of_other = get_tokenizer(one), get_tokenizer(other)
-    return of_one.get_vocab() == of_other.get_vocab() and of_one.chat_template == of_other.chat_template
+    return of_one.get_vocab() == of_other.get_vocab() and chat_template_of(one) == chat_template_of(other)

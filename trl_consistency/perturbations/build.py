@@ -16,6 +16,7 @@ from .columns import DEFAULT_COLUMNS, Columns, columns_of, find_columns, late_co
 from .draft import POSITIONS
 from .jailbreak import BENIGN_REQUESTS
 from .provenance import WrongAnswer, draw, perturb, possible_suggestions
+from .reading import with_class_names
 from .registry import Perturbation, find_perturbations
 from .source import Source, content_text, read_source
 
@@ -231,7 +232,7 @@ def build_pairs(
     if benign_controls and not wrapped:
         raise ConsistencyError("`benign_controls` are for jailbreak wrappers, and `perturbations` has none.")
     there = columns_of(rows) if columns is None and isinstance(rows, Sequence) else None
-    rows = iter(rows)
+    rows = with_class_names(rows, getattr(rows, "features", None))
     first = next(rows, None)
     if first is None:
         raise ConsistencyError("The data set has no rows.")

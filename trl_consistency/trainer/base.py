@@ -41,7 +41,7 @@ from ..models.kernels import warn_of_missing_kernels
 from ..models.quantization import prevent_repacking
 from ..models.sharding import is_sharded
 from ..passes.reference import Reference, adapter_changes_base, base_weights, checksum_of, freeze_initial_policy
-from ..upstream import ForwardRedirection, global_then_local_main_first
+from ..upstream import ForwardRedirection, OwnState, forget_other_precision, global_then_local_main_first
 from ..weight_files import is_here
 from .callbacks.dose import DoseCheck
 from .callbacks.finiteness import FinitenessGuard
@@ -206,6 +206,7 @@ class PairTrainer(PushMixin, _Trainer):
     ) -> PreparedData:
         """Checks everything that can be checked before weights load, and tokenizes all rows."""
         model_id = id_of(model)
+        forget_other_precision(args)
         check_extras(args, quantization_config)
         check_shared_batches(args)
         self._check_options(model, model_id, args, peft_config, quantization_config)
@@ -256,6 +257,7 @@ class PairTrainer(PushMixin, _Trainer):
     def _check_loaded(self, model: Any, anchor_dataset: AnyDataset | None) -> None:
         """Checks the loaded model, and sets up guards, records and metrics."""
         args, model_id = self.args, id_of(model)
+        self._own_state = OwnState()
         if self._unrendered is not None:  # TRL's trainer has had them rendered.
             self.data_facts |= describe_left_out(self._unrendered, self.train_dataset)
             self._check_size(self.train_dataset, args)
@@ -320,6 +322,7 @@ class PairTrainer(PushMixin, _Trainer):
 
     # Training
 
+    @OwnState.kept
     def train(
         self,
         resume_from_checkpoint: str | bool | None = None,
@@ -448,6 +451,7 @@ class PairTrainer(PushMixin, _Trainer):
 
     # Evaluation
 
+    @OwnState.kept
     def evaluate(
         self,
         eval_dataset: EvalDataset | str | None = None,
@@ -481,6 +485,7 @@ class PairTrainer(PushMixin, _Trainer):
         with temporarily(self, _evaluation_is_due=True):
             return super()._evaluate(*args, **kwargs)
 
+    @OwnState.kept
     def predict(
         self, test_dataset: AnyDataset, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
     ) -> PredictionOutput:
@@ -542,6 +547,7 @@ class PairTrainer(PushMixin, _Trainer):
     def _load_callback_state(self) -> None:
         self.run_record.load_callbacks(super()._load_callback_state)
 
+    @OwnState.kept
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Like [`~transformers.Trainer.save_model`], with the model card."""
         self.finiteness.check_before_saving()
@@ -555,6 +561,7 @@ class PairTrainer(PushMixin, _Trainer):
         if self.args.should_save:
             self._write_card(output_dir or self.args.output_dir)
 
+    @OwnState.kept
     def create_model_card(
         self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None
     ) -> None:
