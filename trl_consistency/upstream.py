@@ -6,12 +6,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
+from types import MethodType
 from typing import Any, TypeVar, cast
 
 import torch
 from accelerate import PartialState
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType, fsdp2_prepare_model
+from accelerate.utils.operations import ConvertOutputsToFp32
 from peft.utils.other import TrainableTokensWrapper
 from trl.distributed import DistributedBackend
 from trl.models import prepare_deepspeed
@@ -54,6 +56,7 @@ __all__ = [
     "repeat_iterable_dataset",
     "scoring_labels_alone",
     "split_tensor_dict",
+    "take_out_autocast",
     "unwrap_model_for_generation",
     "use_adapter",
     "vllm_options",
@@ -138,6 +141,19 @@ def forget_other_precision(args: Any) -> None:
     is_of_trainer = "_owner" in state and state.get("distributed_type") != DistributedType.DEEPSPEED
     if is_of_trainer and state["_mixed_precision"] != args.mixed_precision:
         AcceleratorState._reset_state()
+
+
+def take_out_autocast(model: Any) -> None:
+    """
+    Takes out of a model's forward the mixed precision that accelerate has put there for a trainer. It would not put that of
+    another trainer in its place, which would answer and train in the first one's.
+    """
+    forward = vars(model).get("forward")
+    is_bound = isinstance(forward, MethodType)
+    while isinstance(converting := getattr(forward, "__wrapped__", None), ConvertOutputsToFp32):
+        forward = converting.model_forward.__wrapped__  # which autocast was put around
+        model.forward = MethodType(forward, model) if is_bound else forward
+        model.__dict__.pop("_original_forward", None)
 
 
 @contextmanager

@@ -935,6 +935,29 @@ def test_two_configs_of_two_precisions_before_their_trainers(tmp_path):
             assert trainer.accelerator.mixed_precision == precision
 
 
+@pytest.mark.parametrize("trainings", [1, 2])
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_model_goes_on_in_another_precision(tmp_path, lora, trainings):
+    """accelerate leaves the first trainer's precision in the model's forward: the second one's targets and steps were in it."""
+    first = make_trainer(tmp_path / "first", lora=lora, bf16=True, max_steps=1)
+    for _ in range(trainings):
+        first.train()
+    model, seen = first.model, set()
+    second = ConsistencyTrainer(
+        model,
+        make_config(tmp_path / "second", bf16=False, max_steps=1),
+        train_dataset=make_pairs(4, completion=False),
+        processing_class=make_tokenizer(),
+    )
+    inner = model.get_base_model() if lora else model
+    inner.model.embed_tokens.register_forward_hook(lambda *_: seen.add(torch.is_autocast_enabled("cpu")))
+    second.train()
+    assert seen == {False}
+    seen.clear()
+    first.train()
+    assert seen == {True}
+
+
 def test_a_config_made_between_a_trainer_and_its_training(tmp_path):
     """It empties what accelerate knows of the process: training and saving ended with a traceback."""
     trainer = make_trainer(tmp_path / "one", method="kl", max_steps=1)

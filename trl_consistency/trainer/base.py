@@ -41,7 +41,13 @@ from ..models.kernels import warn_of_missing_kernels
 from ..models.quantization import prevent_repacking
 from ..models.sharding import is_sharded
 from ..passes.reference import Reference, adapter_changes_base, base_weights, checksum_of, freeze_initial_policy
-from ..upstream import ForwardRedirection, OwnState, forget_other_precision, global_then_local_main_first
+from ..upstream import (
+    ForwardRedirection,
+    OwnState,
+    forget_other_precision,
+    global_then_local_main_first,
+    take_out_autocast,
+)
 from ..weight_files import is_here
 from .callbacks.dose import DoseCheck
 from .callbacks.finiteness import FinitenessGuard
@@ -207,6 +213,8 @@ class PairTrainer(PushMixin, _Trainer):
         """Checks everything that can be checked before weights load, and tokenizes all rows."""
         model_id = id_of(model)
         forget_other_precision(args)
+        if not isinstance(model, str):
+            take_out_autocast(model)  # before TRL's trainer puts a forward of its own around it
         check_extras(args, quantization_config)
         check_shared_batches(args)
         self._check_options(model, model_id, args, peft_config, quantization_config)
@@ -359,6 +367,7 @@ class PairTrainer(PushMixin, _Trainer):
         if self.optimizer is not self._used_optimizer:
             self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
         checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
+        self._forget_preparation()
         with command_lock(self.args.output_dir, self.accelerator), self._training():
             given = held_by(self.optimizer) if self._is_given_optimizer else None
             self.trained_weights = describe_weights(self.model, self.base_is_another, given)
@@ -383,6 +392,12 @@ class PairTrainer(PushMixin, _Trainer):
         self._after_training()
         self._check_reference()
         return result
+
+    def _forget_preparation(self) -> None:
+        """Has accelerate prepare the model for this trainer's precision: another one's may have trained it since."""
+        if self.model_wrapped is self.model and not is_sharded(self.accelerator):
+            take_out_autocast(self.model)
+            vars(self.model).pop("_is_accelerate_prepared", None)
 
     @property
     def _is_given_optimizer(self) -> bool:
