@@ -1,9 +1,9 @@
 """Makes a pair from a source in two steps: draw a provenance, and apply it."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from string import ascii_uppercase
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from ..data.pairs import row_checker
 from ..errors import ConsistencyError, one_line
@@ -70,6 +70,8 @@ def draw(
         positions (`Sequence[str]`, *optional*):
             Positions to draw from, for steps that have positions.
     """
+    check_choice("split", split, WORDING_SPLITS)
+    check_choice("wrong_answer", wrong_answer, get_args(WrongAnswer))
     name = "+".join(step.name for step in steps)
     key = f"{seed}/{split}/{name}/{source.source_id}/{source.question}"
     rng = random.Random(f"{key}/{variant}")
@@ -88,6 +90,12 @@ def draw(
     elif "not right" in suggests:
         biased = f"NOT {source.answer}"
     return Provenance("+".join(drawn), "+".join(places), biased, rng.getrandbits(32))
+
+
+def check_choice(name: str, value: Any, known: Collection[str]) -> None:
+    """Raises [`ConsistencyError`] for an argument that is none of its `known` values."""
+    if value not in known:
+        raise ConsistencyError(f"`{name}` must be one of {', '.join(map(repr, known))}, got {value!r}.")
 
 
 def possible_suggestions(source: Source, option: WrongAnswer) -> Sequence[str]:
