@@ -9,6 +9,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 
 from tests.helpers.models import make_model, make_tokenizer
 from tests.helpers.naive_answers import naive_answer
+from tests.helpers.processors import TextProcessor
 from tests.helpers.small_vocabulary import small_tokenizer
 from trl_consistency import ConsistencyError, InvalidPairsError
 from trl_consistency.data.rendering import render_prompt
@@ -632,6 +633,17 @@ def test_results_of_other_templates_are_not_compared(model, tokenizer):
     small = small_tokenizer()
     small.chat_template = tokenizer.chat_template
     assert evaluate(model, small, rows, options).differences(plain)
+
+
+def test_rows_that_a_processor_with_another_template_rendered(tokenizer):
+    """Its tokenizer's template was compared, and its own is used."""
+    one, other = TextProcessor(tokenizer), TextProcessor(tokenizer)
+    other.chat_template = "Be brief. " + tokenizer.chat_template
+    clean, perturbed = ([{"role": "user", "content": text}] for text in ("1 + 1?", "I say 3. 1 + 1?"))
+    rendered = PairSet.of([{"clean_prompt": clean, "perturbed_prompt": perturbed, "answer": "2"}]).rendered(one)
+    assert rendered.rendered(one) is rendered
+    with pytest.raises(ConsistencyError, match="is rendered already, with another tokenizer"):
+        rendered.rendered(other)
 
 
 def test_swapped_prompts_are_warned_of(tokenizer, monkeypatch):

@@ -39,7 +39,7 @@ from ..models.checks import check_model, context_length
 from ..models.finite_weights import check_base
 from ..models.kernels import warn_of_missing_kernels
 from ..models.quantization import prevent_repacking
-from ..models.sharding import is_sharded
+from ..models.sharding import is_sharded, shard_of
 from ..passes.reference import Reference, adapter_changes_base, base_weights, checksum_of, freeze_initial_policy
 from ..upstream import (
     ForwardRedirection,
@@ -213,7 +213,7 @@ class PairTrainer(PushMixin, _Trainer):
         """Checks everything that can be checked before weights load, and tokenizes all rows."""
         model_id = id_of(model)
         forget_other_precision(args)
-        if not isinstance(model, str):
+        if not isinstance(model, str) and all(shard_of(of) is of for of in model.parameters()):
             take_out_autocast(model)  # before TRL's trainer puts a forward of its own around it
         check_extras(args, quantization_config)
         check_shared_batches(args)
