@@ -8,7 +8,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import TrainerCallback
 
 from tests.helpers import on_policy, paired
-from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.models import CHATML, make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.processors import TextProcessor
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.errors import ConsistencyError
@@ -197,7 +197,7 @@ def test_template_that_changes_after_the_trainer_was_made(tmp_path, use, is_repl
 
 def test_template_of_a_processor_that_changes(tmp_path):
     """Its tokenizer's was compared, and its own is used."""
-    processor = TextProcessor(make_tokenizer())
+    processor = TextProcessor(make_tokenizer(CHATML.replace("message.content", "message.content[0].text")))
     arguments = {"train_dataset": make_pairs(4), "processing_class": processor}
     trainer = ConsistencyTrainer(make_model(), make_config(tmp_path, max_steps=1), **arguments)
     processor.chat_template = f"Q: {processor.chat_template}"
