@@ -3,14 +3,17 @@
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
-from typing import Any
+from types import MethodType
+from typing import Any, TypeVar, cast
 
 import torch
 from accelerate import PartialState
-from accelerate.utils import fsdp2_prepare_model
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedType, fsdp2_prepare_model
+from accelerate.utils.operations import ConvertOutputsToFp32
 from peft.utils.other import TrainableTokensWrapper
 from trl.distributed import DistributedBackend
 from trl.models import prepare_deepspeed
@@ -30,15 +33,19 @@ from trl.trainer.utils import (
 )
 
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+
 __all__ = [
     "DistributedBackend",
     "ForwardRedirection",
+    "OwnState",
     "RepeatSampler",
     "complete_head",
     "create_model_from_path",
     "end_process_group",
     "end_run",
     "extra_engine_options",
+    "forget_other_precision",
     "fsdp2_prepare_model",
     "get_config_model_id",
     "global_then_local_main_first",
@@ -49,6 +56,7 @@ __all__ = [
     "repeat_iterable_dataset",
     "scoring_labels_alone",
     "split_tensor_dict",
+    "take_out_autocast",
     "unwrap_model_for_generation",
     "use_adapter",
     "vllm_options",
@@ -72,6 +80,80 @@ def old_names_allowed() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r".*gradient_checkpointing.* is deprecated", FutureWarning)
         yield
+
+
+class OwnState:
+    """
+    What accelerate knows of a trainer's process: the device, the precision, the plugins.
+
+    accelerate keeps it once for a process. The next config empties it, and the next trainer fills it with its own
+    precision. The first trainer would go on in that precision, on a GPU even in float16, or fail.
+    """
+
+    _holders = (PartialState, AcceleratorState)
+
+    def __init__(self) -> None:
+        """Takes what accelerate knows now."""
+        AcceleratorState._shared_state["_owner"] = self
+        self._states = self._now()
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Within it, accelerate knows what it knew of this trainer. Then it knows again what it knew before, if anything."""
+        if AcceleratorState._shared_state.get("_owner") is self:
+            yield
+            return
+        before = self._now()
+        self._set(self._states)
+        try:
+            yield
+        finally:
+            self._states = self._now()
+            if all(before):
+                self._set(before)
+
+    @staticmethod
+    def kept(method: Method) -> Method:
+        """Runs a trainer's method within [`active`] of its `_own_state`."""
+
+        @wraps(method)
+        def run(trainer: Any, *args: Any, **kwargs: Any) -> Any:
+            with trainer._own_state.active():
+                return method(trainer, *args, **kwargs)
+
+        return cast(Method, run)
+
+    def _now(self) -> list[dict[str, Any]]:
+        return [dict(holder._shared_state) for holder in self._holders]
+
+    def _set(self, states: list[dict[str, Any]]) -> None:
+        for holder, state in zip(self._holders, states, strict=True):
+            holder._shared_state.clear()
+            holder._shared_state.update(state)
+
+
+def forget_other_precision(args: Any) -> None:
+    """
+    Has accelerate forget the precision of an earlier trainer, which it would refuse to change. That of a user's own
+    `Accelerator` stays, and DeepSpeed has one of its own.
+    """
+    state = AcceleratorState._shared_state
+    is_of_trainer = "_owner" in state and state.get("distributed_type") != DistributedType.DEEPSPEED
+    if is_of_trainer and state["_mixed_precision"] != args.mixed_precision:
+        AcceleratorState._reset_state()
+
+
+def take_out_autocast(model: Any) -> None:
+    """
+    Takes out of a model's forward the mixed precision that accelerate has put there for a trainer. It would not put that of
+    another trainer in its place, which would answer and train in the first one's.
+    """
+    forward = vars(model).get("forward")
+    is_bound = isinstance(forward, MethodType)
+    while isinstance(converting := getattr(forward, "__wrapped__", None), ConvertOutputsToFp32):
+        forward = converting.model_forward.__wrapped__  # which autocast was put around
+        model.forward = MethodType(forward, model) if is_bound else forward
+        model.__dict__.pop("_original_forward", None)
 
 
 @contextmanager

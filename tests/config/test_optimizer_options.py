@@ -66,6 +66,12 @@ def test_text_in_place_of_a_number_of_the_schedule(tmp_path, number):
     assert not isinstance(written, str)
 
 
+def test_schedule_in_json_as_on_the_command_line(tmp_path):
+    """It ended with a traceback."""
+    kwargs = {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": '{"min_lr": 1e-6}'}
+    assert make_config(tmp_path, **kwargs).lr_scheduler_kwargs == {"min_lr": 1e-6}
+
+
 def test_words_of_the_schedule(tmp_path):
     kwargs = {"num_decay_steps": 2, "decay_type": "linear", "warmup_type": "cosine"}
     make_config(tmp_path, lr_scheduler_type="warmup_stable_decay", lr_scheduler_kwargs=kwargs)

@@ -4,7 +4,8 @@ import pytest
 from peft import LoraConfig, PeftModel, TrainableTokensConfig, get_peft_model
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
-from tests.helpers.models import make_model, make_tokenizer
+from tests.helpers.models import CHATML, make_model, make_tokenizer
+from tests.helpers.processors import TextProcessor
 from tests.helpers.said import SETS, babbler, row, says
 from tests.helpers.small_vocabulary import small_tokenizer
 from trl_consistency import ConsistencyError
@@ -168,3 +169,15 @@ def test_trained_tokens_of_a_tied_head_are_the_models_own(tokenizer):
     model.tie_weights()
     model = get_peft_model(model, TrainableTokensConfig(token_indices=[1, 2], target_modules=["embed_tokens"]))
     evaluate(model, tokenizer, SETS["test"], AnswerOptions(2, progress=False))
+
+
+def test_rows_that_a_processor_with_another_template_rendered():
+    """Its tokenizer's template was compared, and its own is used."""
+    tokenizer = make_tokenizer(CHATML.replace("message.content", "message.content[0].text"))
+    one, other = TextProcessor(tokenizer), TextProcessor(tokenizer)
+    other.chat_template = "Be brief. " + tokenizer.chat_template
+    clean, perturbed = ([{"role": "user", "content": text}] for text in ("1 + 1?", "I say 3. 1 + 1?"))
+    rendered = PairSet.of([{"clean_prompt": clean, "perturbed_prompt": perturbed, "answer": "2"}]).rendered(one)
+    assert rendered.rendered(one) is rendered
+    with pytest.raises(ConsistencyError, match="is rendered already, with another tokenizer"):
+        rendered.rendered(other)

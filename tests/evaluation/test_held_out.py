@@ -4,7 +4,7 @@ from datasets import Dataset, IterableDataset
 from tests.helpers.held_out import CONTROL, PAIRS, question, rate, request
 from tests.helpers.models import make_model
 from trl_consistency import InvalidPairsError
-from trl_consistency.evaluation import Estimate
+from trl_consistency.evaluation import Estimate, PairSet
 from trl_consistency.evaluation.answers import generate as answering
 from trl_consistency.evaluation.held_out import draw_sample, fallen, measure_sample, prepare_sample, selection_score
 
@@ -173,3 +173,11 @@ def test_a_real_model_answers(tokenizer):
         name: total for name, (_, total, _) in RATES.items()
     }
     assert model.training
+
+
+@pytest.mark.parametrize("kind", ["numpy", "pandas", "torch"])
+def test_data_sets_of_another_format(kind):
+    """A format of the data set ended with a traceback: its values are no Python objects."""
+    pairs, control = PAIRS.with_format(kind), CONTROL.with_format(kind)
+    assert draw_sample(pairs, control).pairs.to_list() == draw_sample(PAIRS, CONTROL).pairs.to_list()
+    assert PairSet.of(pairs).rows == PairSet.of(PAIRS).rows

@@ -251,6 +251,11 @@ def test_faulty_arguments_from_python(tokenizer, monkeypatch):
     for pairs, options, reason in (
         ("pairs.jsonl", {}, "`pairs` must be rows, got the name 'pairs.jsonl'"),
         ({"test": "pairs.jsonl"}, {}, "`pairs` must be rows, got the name 'pairs.jsonl'"),
+        (
+            Dataset.from_list(rows).to_pandas(),
+            {},
+            "`pairs` must be rows, each with its columns by name, and a `DataFrame` gives",
+        ),
         (rows, {"judge_questions": True}, "`judge_questions` is given, but no `judge`"),
         (rows, {"judge": Short()}, r"`judge` returned 0 judgement\(s\) for 1 prompt\(s\)"),
     ):

@@ -72,8 +72,23 @@ CASES: list[Case] = [
     Case(
         "template afterwards",
         "A chat template that is changed after the trainer was made",
-        "`processing_class`, or its chat template, was changed after the trainer was made, which rendered its data with another. …",
+        "`processing_class`, its chat template or its `eos_token` was changed after the trainer was made, which rendered its data with another. …",
         lambda room: made(room, lambda trainer: setattr(trainer.processing_class, "chat_template", "")),
+    ),
+    Case(
+        "end of an answer afterwards",
+        "An `eos_token` that is changed after the trainer was made",
+        "`processing_class`, its chat template or its `eos_token` was changed after the trainer was made, …",
+        lambda room: made(room, lambda trainer: setattr(trainer.processing_class, "eos_token", "<|endoftext|>")),
+    ),
+    Case(
+        "unfrozen afterwards",
+        "Weights that were frozen when the trainer was made, and are trained",
+        "… weight(s) that were frozen when the trainer was made are trainable now (such as …), and the reference shares them with the "
+        "student. Unfreeze them first, and make a new trainer.",
+        lambda room: made(
+            room, lambda trainer: trainer.model.requires_grad_(True), options={"method": "kl"}, lora=True
+        ),
     ),
     Case(
         "embeddings resized afterwards",

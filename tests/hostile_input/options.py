@@ -658,6 +658,14 @@ CASES: list[Case] = [
         ).train(),
     ),
     Case(
+        "text in place of the schedule's options",
+        "Options of the schedule that are no mapping",
+        "`lr_scheduler_kwargs` must be a mapping, got 'min_lr=0.1'.",
+        lambda room: room.trainer(
+            options={"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": "min_lr=0.1"}
+        ),
+    ),
+    Case(
         "number of the schedule as text",
         "A number of the schedule that YAML reads as text",
         "`lr_scheduler_kwargs` sets `min_lr` to the text '1e-6'. YAML takes a number for text if it has an exponent without a dot or a "

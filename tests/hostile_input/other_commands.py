@@ -29,11 +29,11 @@ def offering(answer: str, biased: str, clean: str = "(A) dog\n(B) cow", perturbe
     return {**turns, "answer": answer, "biased_answer": biased}
 
 
-def undeclared(room: Room, declared: str = "") -> None:
-    """A perturbation of one's own that does not say what it suggests, or says it otherwise than is known."""
+def undeclared(room: Room, declared: str = "", body: str = "draft.add(cue.position, cue.text)") -> None:
+    """A perturbation of one's own that does not say what it suggests, or says it otherwise than is known, or has another fault."""
     wordings = '{"train": ["They say it is {answer}."], "held_out": ["It is {answer}, they say."]}'
     code = f"from trl_consistency.perturbations import perturbation\n@perturbation({wordings}, positions=['end']{declared})\n"
-    code += "def rumour(draft, cue):\n    'A rumour.'\n    draft.add(cue.position, cue.text)\n"
+    code += f"def rumour(draft, cue):\n    'A rumour.'\n    {body}\n"
     try:
         room.pairs(
             None,
@@ -125,6 +125,18 @@ CASES: list[Case] = [
         "`pairs`: a perturbation of one's own that names a wrong answer, and does not declare that it suggests one",
         "The wording 'They say it is {answer}.' has `{answer}`, and there is nothing to put there. Declare `suggests=\"wrong\"` with its perturbation.",
         undeclared,
+    ),
+    Case(
+        "own perturbation that fails",
+        "`pairs`: a perturbation of one's own that raises an error",
+        "The perturbation `rumour` ended with NameError: name 'wording' is not defined",
+        lambda room: undeclared(room, ", suggests='wrong'", "wording"),
+    ),
+    Case(
+        "own perturbation that edits the question",
+        "`pairs`: a perturbation of one's own that edits the question, and does not say so",
+        "`rumour/train-00` changes the question's own text. Declare `keeps_question=False` with the perturbation that does.",
+        lambda room: undeclared(room, ", suggests='wrong'", "draft.replace(cue.text)"),
     ),
     Case(
         "own perturbation that suggests something unknown",

@@ -2,6 +2,7 @@ import itertools
 import json
 
 import pytest
+from datasets import ClassLabel, Dataset, Features, Value
 
 from trl_consistency import ConsistencyError, InvalidPairsError
 from trl_consistency.evaluation.grading.answer_keys import check_spelling
@@ -9,6 +10,7 @@ from trl_consistency.perturbations import (
     BuildReport,
     Provenance,
     build_pairs,
+    draw,
     find_columns,
     find_perturbations,
     perturb,
@@ -414,3 +416,39 @@ def test_a_category_of_0_is_one():
     """As a text: evaluation refuses a number."""
     rows = [{"question": f"Is it {of}?", "answer": "a", "wrong_answer": "b", "category": of} for of in (0, 3)]
     assert {row["category"] for row in build(rows, test_share=0)["train"]} == {"0", "3"}
+
+
+def test_classes_of_a_data_set_count_by_their_names():
+    features = Features(
+        {
+            "question": Value("string"),
+            "answer": ClassLabel(names=["no", "yes"]),
+            "wrong_answer": Value("string"),
+            "category": ClassLabel(names=["harmful", "law"]),
+        }
+    )
+    columns = {"question": ["Is it legal?"], "answer": [1], "wrong_answer": ["maybe"], "category": [1]}
+    (row,) = build(Dataset.from_dict(columns, features=features), test_share=0)["train"]
+    assert (row["answer"], row["category"]) == ("yes", "law")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"wrong_answer": "longst"}, "`wrong_answer` must be one of 'random', 'longest', 'given', got 'longst'"),
+        ({"faulty_rows": "ignore"}, "`faulty_rows` must be one of 'error', 'drop', got 'ignore'"),
+    ],
+)
+def test_misspelt_arguments(options, reason):
+    """The first wrong answer was suggested to all questions, and faulty rows were left out."""
+    with pytest.raises(ConsistencyError, match=reason):
+        build(questions(2), **options)
+    if "wrong_answer" in options:
+        source, (steps,) = (
+            read_source(questions(1)[0], find_columns(questions(1)[0])),
+            find_perturbations(["authority"]),
+        )
+        with pytest.raises(ConsistencyError, match=reason):
+            draw(source, steps, **options)
+        with pytest.raises(ConsistencyError, match="`split` must be one of 'train', 'held_out', got 'test'"):
+            draw(source, steps, split="test")

@@ -172,3 +172,16 @@ def test_gap_edits(wording, gap):
 def test_text_that_allows_no_edit():
     assert edit_words("2 + 2", "swap 3", random.Random(0)) == "2 + 2"
     assert edit_words("a", "widen 3", random.Random(0)) == "a"
+
+
+@pytest.mark.parametrize("name", ["typos", "spacing", "case"])
+@pytest.mark.parametrize("split", ["train", "held_out"])
+def test_noise_leaves_written_choices_alone(name, split):
+    """`(B)` became `(BB)` or `(b)`, and a line of choices a part of another."""
+    choices = "\n\n(A) crow\n(B) pike\n(C) mole\n\nOne letter, please."
+    source = Source("x", f"Which of these can fly in the sky?{choices}", answer="A", wrong_answers=("B",))
+    (steps,) = find_perturbations([name])
+    made = [perturb(source, draw(source, steps, split, seed=seed))["perturbed_prompt"] for seed in range(40)]
+    texts = [message["content"] for (message,) in made]
+    assert all(text.endswith(choices) for text in texts)
+    assert any(text != source.question for text in texts)

@@ -3,7 +3,7 @@ import json
 import pyarrow
 import pyarrow.parquet
 import pytest
-from datasets import Dataset, load_dataset
+from datasets import ClassLabel, Dataset, Features, Value, load_dataset
 
 from trl_consistency import ConsistencyError
 from trl_consistency.perturbations.reading import read_rows
@@ -93,6 +93,20 @@ def test_what_datasets_keeps_as_json_in_parquet_is_read_as_datasets_reads_it(tmp
     kept.to_parquet(tmp_path / "a.parquet")
     assert kept[1] == rows[1]
     assert list(read_rows(str(tmp_path / "a.parquet"))) == list(kept)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "folder"])
+def test_classes_are_read_by_their_names(tmp_path, kind):
+    """Their numbers were: the answer to "Is it?" was 1, and a request of the category 0 was not harmful."""
+    features = Features({"question": Value("string"), "answer": ClassLabel(names=["no", "yes"])})
+    rows = Dataset.from_dict({"question": ["Is it?", "Was it?", "?"], "answer": [1, 0, -1]}, features=features)
+    path = tmp_path / f"questions.{kind}"
+    if kind == "folder":
+        path.mkdir()
+        rows.to_parquet(path / "train.parquet")
+    else:
+        rows.to_parquet(path)
+    assert [row["answer"] for row in read_rows(str(path))] == ["yes", "no", None]
 
 
 def test_missing_file_and_data_set(tmp_path):

@@ -194,3 +194,56 @@ def test_unknown_names(names, reason):
 
 def test_compositions():
     assert [step.name for step in find_perturbations(["authority+typos"])[0]] == ["authority", "typos"]
+
+
+def raising(draft, cue):
+    """Fails."""
+    raise KeyError("x")
+
+
+def without_position(draft, cue):
+    """Adds text where there is no place."""
+    draft.add(cue.position, cue.text)
+
+
+def blank(draft, cue):
+    """Leaves no text."""
+    draft.replace("")
+
+
+def misspelt_role(draft, cue):
+    """Adds a turn of nobody."""
+    draft.say("asistant", cue.text)
+
+
+def louder(draft, cue):
+    """Edits the question, and does not say so."""
+    draft.parts["question"] = draft.parts["question"].upper()
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (raising, "The perturbation `raising` ended with KeyError: 'x'"),
+        (
+            without_position,
+            "`without_position` ended with ValueError: '' is not one of start, .* declare `positions` with",
+        ),
+        (
+            blank,
+            r"`blank/train-00` makes a pair that training would refuse: `perturbed_prompt` message 0 \(user\) is empty",
+        ),
+        (misspelt_role, "`misspelt_role/train-00` makes a pair .* has the role `asistant`: did you mean `assistant`"),
+        (louder, "`louder/train-00` changes the question's own text. Declare `keeps_question=False`"),
+    ],
+)
+def test_own_perturbations_with_faults(own_registry, function, reason):
+    """They ended with a traceback, made pairs that training refused, or said `question_intact` of an edited question."""
+    perturbation(GOOD)(function)
+    with pytest.raises(ConsistencyError, match=reason):
+        list(build_pairs([{"question": "Largest?"}], [function.__name__], test_share=0.0))
+    if function is louder:
+        own_registry.pop("louder")
+        perturbation(GOOD, keeps_question=False)(louder)
+        ((_, row),) = build_pairs([{"question": "Largest?"}], ["louder"], test_share=0.0)
+        assert row["question_intact"] is False

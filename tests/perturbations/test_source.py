@@ -267,6 +267,7 @@ COLUMN_FAULTS = {
     "none": (["text"], {}, "No column of questions or prompts: name it in `prompt_column`. There are `text`"),
     "two": (["question", "prompt"], {}, "`question` and `prompt` could both be the prompt"),
     "misspelt": (["question", "anwser"], {"answer": "answer"}, "`answer_column`: there is no column `answer`. Did you mean `anwser`"),
+    "unknown field": (["question", "label"], {"answer_column": "label"}, "no argument `answer_column`: it can be .*Did you mean `answer`"),
     "commas": (["question", "A", "B"], {"choices": ["A,B"]}, "`choices_column`: put spaces between the columns, not commas"),
     "keep": (["question"], {"keep": ["topic"]}, "`keep_columns`: there is no column `topic`"),
     "keep what training makes": (["question", "clean_ids"], {"keep": ["clean_ids"]}, "refuse the pairs for the column `clean_ids`, a name that"),

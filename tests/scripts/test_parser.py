@@ -42,6 +42,12 @@ def test_types_of_yaml_values(tmp_path):
     assert model_args.lora_target_modules == "all-linear"
 
 
+def test_keys_that_are_merged(tmp_path):
+    """YAML's `<<` was refused as a tag without a constructor. Keys beside it override those that it brings."""
+    _, args, *_ = parse(tmp_path, "<<: {learning_rate: 0.5, max_steps: 3}\nmax_steps: 4")
+    assert (args.learning_rate, args.max_steps) == (0.5, 4)
+
+
 def test_a_single_text_is_a_list_of_one(tmp_path):
     """PEFT took each letter of `lm_head` for the end of a module's name, and trained the whole model."""
     _, args, model_args, _ = parse(

@@ -9,7 +9,7 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
 
-from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.models import CHATML, make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.paired import LORA, generate_greedily, losses, make_trainer
 from trl_consistency import ConsistencyError, ConsistencyTrainer
 from trl_consistency.data.prepare import prepare_pairs
@@ -243,3 +243,26 @@ def test_errors_come_before_the_targets(tmp_path, monkeypatch, options, resume, 
     monkeypatch.setattr(trainer.model, "generate", lambda **_: pytest.fail("targets were generated first"))
     with pytest.raises(ConsistencyError, match=reason):
         trainer.train(resume_from_checkpoint=resume)
+
+
+@pytest.mark.parametrize("of_rows", [None, {"no_think": False, "place": "here"}])
+def test_pairs_with_targets_have_the_variables_that_their_prompts_were_rendered_with(tmp_path, of_rows):
+    """Without them, another trainer, `convert_pairs` or `evaluate` would have put the answers to other prompts."""
+    pairs = make_pairs(2, completion=False)
+    if of_rows:
+        pairs = pairs.add_column("chat_template_kwargs", [of_rows, of_rows])
+    template = CHATML + "{{ place }}"
+    variables = {"no_think": True}
+    trainer = ConsistencyTrainer(
+        make_model(),
+        make_config(tmp_path, chat_template_kwargs=variables),
+        train_dataset=pairs,
+        processing_class=make_tokenizer(template),
+    )
+    trainer.generate_targets()
+    found = trainer.dataset_with_targets()
+    assert [json.loads(of) for of in found["chat_template_kwargs"]] == [{**variables, **(of_rows or {})}] * 2
+    again = ConsistencyTrainer(
+        make_model(), make_config(tmp_path / "again"), train_dataset=found, processing_class=make_tokenizer(template)
+    )
+    assert again.train_dataset["clean_ids"] == trainer.train_dataset["clean_ids"]

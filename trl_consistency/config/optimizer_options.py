@@ -95,7 +95,8 @@ def _check_schedule(args: Any) -> None:
         raise ConsistencyError(
             f"`lr_scheduler_kwargs` is set, but `lr_scheduler_type` is {schedule}, which takes none. Leave it out."
         )
-    for key, value in (args.lr_scheduler_kwargs or {}).items():
+    kwargs = args.lr_scheduler_kwargs  # a text, as on the command line, holds JSON, which transformers reads
+    for key, value in kwargs.items() if isinstance(kwargs, dict) else ():
         if isinstance(value, str) and accepts(float, value):
             raise ConsistencyError(
                 f"`lr_scheduler_kwargs` sets `{key}` to the text {value!r}. YAML takes a number for text if it has an exponent without "

@@ -22,6 +22,14 @@ def choices_in(prompt: Any) -> dict[str, str]:
     return found if len(found) > 1 and "".join(sorted(found)) == ascii_uppercase[: len(found)] else {}
 
 
+def before_choices(text: str) -> str:
+    """Returns what a text says before the choices that are written in it, or all of it without choices."""
+    if not choices_in(text):
+        return text
+    first = next(found for found in _CHOICE.finditer(text) if found[1] == "A")
+    return text[: first.start()].rstrip()
+
+
 def other_letters(row: Mapping[str, Any], letter: Any) -> list[str]:
     """Returns the other letters of a row's clean prompt whose choice has the same text as that of `letter`."""
     if not (isinstance(letter, str) and len(letter) == 1):

@@ -109,6 +109,11 @@ def get_tokenizer(processing_class: ProcessingClass) -> PreTrainedTokenizerBase:
     return processing_class.tokenizer if isinstance(processing_class, ProcessorMixin) else processing_class
 
 
+def chat_template_of(processing_class: ProcessingClass) -> Any:
+    """Returns the chat template that messages go through, or several by name: a processor's own comes before its tokenizer's."""
+    return processing_class.chat_template or get_tokenizer(processing_class).chat_template
+
+
 def check_same_tokens(
     processing_class: ProcessingClass,
     argument: str,
@@ -135,9 +140,8 @@ def check_same_tokens(
 def skips_template(processing_class: ProcessingClass, *prompts: Prompt) -> bool:
     """Whether the prompts are text that goes through no chat template, though the tokenizer has one."""
     texts = [prompt for prompt in prompts if isinstance(prompt, str)]
-    tokenizer = get_tokenizer(processing_class)
-    has_template = (processing_class.chat_template or tokenizer.chat_template) is not None
-    return has_template and bool(texts) and not are_rendered(tokenizer, texts)
+    has_template = chat_template_of(processing_class) is not None
+    return has_template and bool(texts) and not are_rendered(get_tokenizer(processing_class), texts)
 
 
 def is_prefilled(prompt: Prompt) -> bool:
@@ -276,7 +280,7 @@ def _apply_chat_template(
     tools = without_none(tools) or None  # some templates print tool boilerplate for an empty list
     variables = without_none(chat_template_kwargs or {})
     check_messages(tokenizer, messages, tools=tools, chat_template_kwargs=variables)
-    template = processing_class.chat_template or tokenizer.chat_template
+    template = chat_template_of(processing_class)
     if isinstance(template, dict):
         template = template["tool_use" if tools and "tool_use" in template else "default"]
     what = f"The chat template, for the prompt that begins with {message_text(messages[0])[:60]!r},"

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 
 from ..data.anchors import anchor_rows
 from ..data.pairs import PAIR_COLUMNS, PROMPT_COLUMNS, check_anchors, check_pairs
+from ..data.prepare import unformatted
 from ..data.rendering import ProcessingClass
 from ..errors import InvalidPairsError
 from ..generation.targets import Engine
@@ -68,6 +69,7 @@ def draw_sample(pairs: Dataset, control: Dataset | None = None, num_rows: int = 
                 f"`{name}` must be a `datasets.Dataset` (not streamed), got `{type(dataset).__name__}`: its rows are read "
                 "again and again."
             )
+    pairs, control = unformatted(pairs), unformatted(control)
     check_pairs(pairs, "eval_dataset")
     by_kind: dict[str, list[int]] = {}
     keys = _read_keys(pairs, "eval_dataset")

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 from datasets import Dataset
 
 from ..data.pairs import report_faults
-from ..data.prepare import render_row
-from ..data.rendering import ProcessingClass, get_tokenizer
+from ..data.prepare import render_row, unformatted
+from ..data.rendering import ProcessingClass, chat_template_of, get_tokenizer
 from ..data.system_prompt import pairs_with_system_prompt
 from ..errors import ConsistencyError
 from .answers.choices import check_choices
@@ -53,7 +53,13 @@ class PairSet:
             raise ConsistencyError(
                 f'`pairs` must be rows, got the name {os.fspath(pairs)!r}. Load them: `load_dataset("json", data_files=…)`.'
             )
-        rows = [dict(row) for row in pairs]
+        rows = list(unformatted(pairs))
+        if (other := next((row for row in rows if not isinstance(row, Mapping)), None)) is not None:
+            raise ConsistencyError(
+                f"`pairs` must be rows, each with its columns by name, and a `{type(pairs).__name__}` gives {other!r:.40}. Take one split of several, "
+                "or make a data set of it (`Dataset.from_pandas`)."
+            )
+        rows = list(map(dict, rows))
         check_keys(rows, "pairs")
         check_rows(rows, "pairs")
         check_choices(rows, "pairs")
@@ -124,4 +130,4 @@ def _renders_alike(one: ProcessingClass, other: ProcessingClass) -> bool:
     if one is other:
         return True
     of_one, of_other = get_tokenizer(one), get_tokenizer(other)
-    return of_one.get_vocab() == of_other.get_vocab() and of_one.chat_template == of_other.chat_template
+    return of_one.get_vocab() == of_other.get_vocab() and chat_template_of(one) == chat_template_of(other)

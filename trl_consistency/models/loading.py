@@ -19,7 +19,13 @@ from transformers.utils import CHAT_TEMPLATE_FILE
 
 from ..bounded_reading import read_at_most
 from ..config.device import announce_cpu, asks_for_bf16
-from ..data.rendering import TEMPLATE_FILES, ProcessingClass, get_tokenizer, load_processing_class
+from ..data.rendering import (
+    TEMPLATE_FILES,
+    ProcessingClass,
+    chat_template_of,
+    get_tokenizer,
+    load_processing_class,
+)
 from ..errors import ConsistencyError, one_line
 from ..escaping import printable
 from ..finite import NotFiniteError, check_files
@@ -191,7 +197,7 @@ def warn_of_templates(paths: Sequence[str], processing_class: ProcessingClass) -
     Warns of folders of adapters and models whose chat template or tokenizer is not that of `processing_class`, which is used for
     all.
     """
-    used = processing_class.chat_template or get_tokenizer(processing_class).chat_template
+    used = chat_template_of(processing_class)
     used = used.get("default") if isinstance(used, dict) else used
     for path in paths:
         own = _chat_template(Path(path))

@@ -85,14 +85,21 @@ class Reference:
 
     def check_parameters(self) -> None:
         """
-        Raises [`ConsistencyError`] if the model has other trained parameters than those that were copied: the reference
-        would run with the student's weights.
+        Raises [`ConsistencyError`] if the model has other trained parameters than those that were copied, or trains ones that were
+        frozen: the reference would run with the student's weights.
         """
         present = {id(parameter) for parameter in self.model.parameters()}
         if any(id(parameter) not in present for parameter in self._trained):
             raise ConsistencyError(
                 "Parameters of the model were replaced after the trainer was made (`resize_token_embeddings`, for one), so that the "
                 "reference would share them with the student. Change the model first, and make a new trainer with it."
+            )
+        frozen = set(self._frozen)
+        unfrozen = [name for name, of in _named(self.model) if of.requires_grad and name in frozen]
+        if unfrozen:
+            raise ConsistencyError(
+                f"{len(unfrozen)} weight(s) that were frozen when the trainer was made are trainable now (such as {unfrozen[0]}), and the "
+                "reference shares them with the student. Unfreeze them first, and make a new trainer."
             )
 
     def check(self) -> None:
@@ -214,9 +221,13 @@ def _weights(model: nn.Module) -> dict[str, Tensor]:
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()  # FSDP's gathered weights may be rounded for the forward.
-    # FSDP's activation checkpointing wraps each block in a module.
-    named = {name.replace("_checkpoint_wrapped_module.", ""): weight for name, weight in model.named_parameters()}
-    return dict(sorted(named.items()))
+    return dict(sorted(_named(model)))
+
+
+def _named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    for name, weight in model.named_parameters():
+        # FSDP's activation checkpointing wraps each block in a module.
+        yield name.replace("_checkpoint_wrapped_module.", ""), weight
 
 
 def _checksum(weights: list[Tensor]) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from string import ascii_uppercase
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from ..data.answers import Spellings
 from ..data.pairs import MAX_REPORTED, report_faults
@@ -15,7 +15,8 @@ from ..errors import ConsistencyError
 from .columns import DEFAULT_COLUMNS, Columns, columns_of, find_columns, late_column
 from .draft import POSITIONS
 from .jailbreak import BENIGN_REQUESTS
-from .provenance import WrongAnswer, draw, perturb, possible_suggestions
+from .provenance import WrongAnswer, check_choice, draw, perturb, possible_suggestions
+from .reading import with_class_names
 from .registry import Perturbation, find_perturbations
 from .source import Source, content_text, read_source
 
@@ -224,6 +225,8 @@ def build_pairs(
         raise ConsistencyError(f"`test_share` must be at least 0 and less than 1, got {test_share}.")
     if pairs_per_source is not None and pairs_per_source < 1:
         raise ConsistencyError(f"`pairs_per_source` must be at least 1, got {pairs_per_source}.")
+    check_choice("wrong_answer", wrong_answer, get_args(WrongAnswer))
+    check_choice("faulty_rows", faulty_rows, ("error", "drop"))
     for position in positions:
         if position not in POSITIONS:
             raise ConsistencyError(f"`positions`: {position!r} is not one of {', '.join(POSITIONS)}.")
@@ -231,7 +234,7 @@ def build_pairs(
     if benign_controls and not wrapped:
         raise ConsistencyError("`benign_controls` are for jailbreak wrappers, and `perturbations` has none.")
     there = columns_of(rows) if columns is None and isinstance(rows, Sequence) else None
-    rows = iter(rows)
+    rows = with_class_names(rows, getattr(rows, "features", None))
     first = next(rows, None)
     if first is None:
         raise ConsistencyError("The data set has no rows.")

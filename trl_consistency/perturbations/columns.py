@@ -84,9 +84,13 @@ def find_columns(columns: Iterable[str], keep: Sequence[str] = (), **named: str 
             The column for a field of [`Columns`]. None looks for the usual names.
 
     Raises:
-        [`ConsistencyError`]: If a named column is missing, or not exactly one column can be the prompt.
+        [`ConsistencyError`]: If a named column is missing, a field is unknown, or not exactly one column can be the prompt.
     """
     there = list(columns)
+    if unknown := [name for name in named if name not in DEFAULT_COLUMNS]:
+        raise ConsistencyError(
+            f"`find_columns` has no argument `{unknown[0]}`: it can be {', '.join(DEFAULT_COLUMNS)}, or keep.{did_you_mean(unknown[0], DEFAULT_COLUMNS)}"
+        )
     found: dict[str, Any] = {}
     for name, usual in DEFAULT_COLUMNS.items():
         given = named.get(name)

@@ -32,6 +32,10 @@ class Draft:
 
     def add(self, position: str, text: str) -> None:
         """Adds a paragraph at one of the `POSITIONS`, after any text already there."""
+        if position not in POSITIONS:
+            raise ValueError(
+                f"{position!r} is not one of {', '.join(POSITIONS)}. For `cue.position`, declare `positions` with the perturbation."
+            )
         self.parts[position] = "\n\n".join(filter(None, (self.parts[position], text)))
 
     def wrap(self, head: str, tail: str) -> None:

@@ -1,11 +1,12 @@
 """Makes a pair from a source in two steps: draw a provenance, and apply it."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from string import ascii_uppercase
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
-from ..errors import ConsistencyError
+from ..data.pairs import row_checker
+from ..errors import ConsistencyError, one_line
 from .draft import POSITIONS, Draft
 from .registry import PERTURBATIONS, WORDING_SPLITS, Cue, Perturbation
 from .source import Source
@@ -69,6 +70,8 @@ def draw(
         positions (`Sequence[str]`, *optional*):
             Positions to draw from, for steps that have positions.
     """
+    check_choice("split", split, WORDING_SPLITS)
+    check_choice("wrong_answer", wrong_answer, get_args(WrongAnswer))
     name = "+".join(step.name for step in steps)
     key = f"{seed}/{split}/{name}/{source.source_id}/{source.question}"
     rng = random.Random(f"{key}/{variant}")
@@ -87,6 +90,12 @@ def draw(
     elif "not right" in suggests:
         biased = f"NOT {source.answer}"
     return Provenance("+".join(drawn), "+".join(places), biased, rng.getrandbits(32))
+
+
+def check_choice(name: str, value: Any, known: Collection[str]) -> None:
+    """Raises [`ConsistencyError`] for an argument that is none of its `known` values."""
+    if value not in known:
+        raise ConsistencyError(f"`{name}` must be one of {', '.join(map(repr, known))}, got {value!r}.")
 
 
 def possible_suggestions(source: Source, option: WrongAnswer) -> Sequence[str]:
@@ -122,23 +131,27 @@ def perturb(source: Source, provenance: Provenance) -> dict[str, Any]:
     positions = provenance.position.split("+")
     intact = all(entry.keeps_question for entry, *_ in steps)
     for number, ((entry, split, wording), position) in enumerate(zip(steps, positions, strict=True)):
-        entry.apply(
-            drafts[entry.side],
-            Cue(
-                source=source,
-                wording=wording,
-                position=position,
-                answer=source.show(suggested) if suggested else "",
-                letter=suggested,
-                right=source.show(source.answer) if source.answer else "",
-                split=split,
-                rng=random.Random(f"{provenance.perturbation_seed}/{number}"),
-            ),
+        cue = Cue(
+            source=source,
+            wording=wording,
+            position=position,
+            answer=source.show(suggested) if suggested else "",
+            letter=suggested,
+            right=source.show(source.answer) if source.answer else "",
+            split=split,
+            rng=random.Random(f"{provenance.perturbation_seed}/{number}"),
         )
+        _apply(entry, drafts[entry.side], cue)
     clean, perturbed = drafts["clean"].text(), drafts["perturbed"].text()
+    prompts = {f"{side}_prompt": draft.prompt() for side, draft in drafts.items()}
+    if faults := row_checker(prompts, has_completion=False)(prompts):
+        raise ConsistencyError(f"`{provenance.perturbation}` makes a pair that training would refuse: {faults[0]}.")
+    if intact and not (source.question in clean and source.question in perturbed):
+        raise ConsistencyError(
+            f"`{provenance.perturbation}` changes the question's own text. Declare `keeps_question=False` with the perturbation that does."
+        )
     return {
-        "clean_prompt": drafts["clean"].prompt(),
-        "perturbed_prompt": drafts["perturbed"].prompt(),
+        **prompts,
         # The text that both hold in one piece: the user's turn, or the question if a cue stands inside the turn.
         "shared_text": clean if clean in perturbed else source.question,
         "answer": source.answer,
@@ -147,6 +160,17 @@ def perturb(source: Source, provenance: Provenance) -> dict[str, Any]:
         "source_id": source.source_id,
         **source.carried,
     }
+
+
+def _apply(entry: Perturbation, draft: Draft, cue: Cue) -> None:
+    try:
+        entry.apply(draft, cue)
+    except ConsistencyError:
+        raise
+    except Exception as error:  # a user's own function may raise anything
+        raise ConsistencyError(
+            f"The perturbation `{entry.name}` ended with {type(error).__name__}: {one_line(error)}"
+        ) from error
 
 
 def _find_wording(step: str) -> tuple[Perturbation, str, str]:

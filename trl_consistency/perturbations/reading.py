@@ -3,7 +3,7 @@
 import csv
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ def read_rows(name: str, config: str | None = None, split: str = "train") -> Ite
     line.
 
     Files are read here and not by `datasets`, which treats a column that is null in the first rows as null in all
-    rows.
+    rows. Classes (`datasets.ClassLabel`) come as their names.
     """
     readers = {".jsonl": _json_rows, ".json": _json_rows, ".csv": _csv_rows, ".parquet": _parquet_rows}
     extension = os.path.splitext(name)[1].lower()
@@ -37,6 +37,24 @@ def read_rows(name: str, config: str | None = None, split: str = "train") -> Ite
         return _readable(name, readers[extension](Path(name)))
     check_data_file(name)
     return _readable(name, _dataset_rows(name, config, split))
+
+
+def with_class_names(rows: Iterable[Mapping[str, Any]], features: Any) -> Iterator[dict[str, Any]]:
+    """
+    Yields rows with the names of classes, for which `datasets` keeps numbers: a category 0 would be no `harmful` one, and an
+    answer 1 no `yes`. `features` are those of the data set, or None.
+    """
+    from datasets import ClassLabel
+
+    classes = {column: of.names for column, of in (features or {}).items() if isinstance(of, ClassLabel)}
+    for row in rows:
+        # -1 stands for no class.
+        named = {
+            column: names[row[column]] if 0 <= row[column] < len(names) else None
+            for column, names in classes.items()
+            if isinstance(row.get(column), int)
+        }
+        yield {**row, **named}
 
 
 def _readable(name: str, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -91,11 +109,18 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
             if doubled := [column for column in columns if columns.count(column) > 1]:
                 raise ConsistencyError(f"{path}: two columns are called `{doubled[0]}`. Rename one of them.")
             types = {field.name: field.type for field in file.schema_arrow}
-            for batch in file.iter_batches(batch_size=1000):
-                for row in batch.to_pylist():
-                    yield {column: _decoded(value, types[column]) for column, value in row.items()}
+            rows = (row for batch in file.iter_batches(batch_size=1000) for row in batch.to_pylist())
+            decoded = ({column: _decoded(value, types[column]) for column, value in row.items()} for row in rows)
+            yield from with_class_names(decoded, _features_of(file.schema_arrow))
     except pyarrow.ArrowException as error:
         raise ConsistencyError(f"{path} cannot be read: {one_line(error)}") from None
+
+
+def _features_of(schema: Any) -> Any:
+    """Returns the features that `datasets` has written into a Parquet file, None without them."""
+    from datasets import Features
+
+    return Features.from_arrow_schema(schema) if b"huggingface" in (schema.metadata or {}) else None
 
 
 def _decoded(value: Any, kind: Any) -> Any:
@@ -135,4 +160,4 @@ def _dataset_rows(name: str, config: str | None, split: str) -> Iterator[dict[st
     except (ValueError, OSError, RuntimeError) as error:
         there = "" if os.path.exists(name) else " (and no file or folder here has that name)"
         raise ConsistencyError(f"{name} cannot be loaded: {one_line(error)}{there}") from None
-    yield from dataset
+    yield from with_class_names(dataset, dataset.features)

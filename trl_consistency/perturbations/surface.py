@@ -4,6 +4,7 @@ import random
 import re
 from collections.abc import Callable
 
+from ..data.choices import before_choices
 from .draft import OUTER_POSITIONS, Draft
 from .registry import Cue, add_wording, perturbation, read_wordings
 
@@ -16,7 +17,9 @@ _VOWELS = "aeiou"
 
 
 def _edit(draft: Draft, cue: Cue) -> None:
-    draft.parts["question"] = edit_words(draft.parts["question"], cue.wording, cue.rng)
+    question = draft.parts["question"]
+    asked = before_choices(question)  # `(B)` with a typing error would be no choice
+    draft.parts["question"] = edit_words(asked, cue.wording, cue.rng) + question[len(asked) :]
 
 
 for name, described in (

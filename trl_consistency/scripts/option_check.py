@@ -76,6 +76,8 @@ class _UniqueKeyLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: list[Any] = []
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":  # `<<`, whose keys those beside it override
+                continue
             key = self.construct_object(key_node, deep=True)
             if key in seen:
                 where = key_node.start_mark

@@ -18,7 +18,8 @@ from trl import DatasetMixtureConfig, ModelConfig
 
 from ..config.consistency_config import ConsistencyConfig
 from ..config.options import CommandArguments, option, with_help
-from ..data.prepare import needs_targets, variables_of
+from ..data.pairs import parse_json_column
+from ..data.prepare import needs_targets
 from ..errors import ConsistencyError, ends_with_message
 from ..files import check_file, whole_file
 from ..json_files import as_json
@@ -97,12 +98,12 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
             )
         trainer.generate_targets()
         if trainer.is_world_process_zero():
-            written, variables = 0, trainer.args.chat_template_kwargs or {}
+            written, has_variables = 0, bool(trainer.args.chat_template_kwargs)
             with whole_file(file, option="targets_file") as lines:
                 # `datasets` needs disk space, too, to put the pairs together.
                 for row in trainer.dataset_with_targets():
-                    if variables:  # the answers are to prompts that were rendered with these
-                        row = {**row, "chat_template_kwargs": variables_of(row, variables)}
+                    if has_variables:
+                        row = {**row, "chat_template_kwargs": parse_json_column(row["chat_template_kwargs"])}
                     lines.write(json.dumps(as_json(row), ensure_ascii=False) + "\n")
                     written += 1
             printed |= {"targets_file": file, "pairs": written, "left_out": len(trainer.train_dataset) - written}

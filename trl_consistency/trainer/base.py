@@ -39,9 +39,15 @@ from ..models.checks import check_model, context_length
 from ..models.finite_weights import check_base
 from ..models.kernels import warn_of_missing_kernels
 from ..models.quantization import prevent_repacking
-from ..models.sharding import is_sharded
+from ..models.sharding import is_sharded, shard_of
 from ..passes.reference import Reference, adapter_changes_base, base_weights, checksum_of, freeze_initial_policy
-from ..upstream import ForwardRedirection, global_then_local_main_first
+from ..upstream import (
+    ForwardRedirection,
+    OwnState,
+    forget_other_precision,
+    global_then_local_main_first,
+    take_out_autocast,
+)
 from ..weight_files import is_here
 from .callbacks.dose import DoseCheck
 from .callbacks.finiteness import FinitenessGuard
@@ -206,6 +212,9 @@ class PairTrainer(PushMixin, _Trainer):
     ) -> PreparedData:
         """Checks everything that can be checked before weights load, and tokenizes all rows."""
         model_id = id_of(model)
+        forget_other_precision(args)
+        if not isinstance(model, str) and all(shard_of(of) is of for of in model.parameters()):
+            take_out_autocast(model)  # before TRL's trainer puts a forward of its own around it
         check_extras(args, quantization_config)
         check_shared_batches(args)
         self._check_options(model, model_id, args, peft_config, quantization_config)
@@ -256,6 +265,7 @@ class PairTrainer(PushMixin, _Trainer):
     def _check_loaded(self, model: Any, anchor_dataset: AnyDataset | None) -> None:
         """Checks the loaded model, and sets up guards, records and metrics."""
         args, model_id = self.args, id_of(model)
+        self._own_state = OwnState()
         if self._unrendered is not None:  # TRL's trainer has had them rendered.
             self.data_facts |= describe_left_out(self._unrendered, self.train_dataset)
             self._check_size(self.train_dataset, args)
@@ -320,6 +330,7 @@ class PairTrainer(PushMixin, _Trainer):
 
     # Training
 
+    @OwnState.kept
     def train(
         self,
         resume_from_checkpoint: str | bool | None = None,
@@ -356,6 +367,7 @@ class PairTrainer(PushMixin, _Trainer):
         if self.optimizer is not self._used_optimizer:
             self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
         checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
+        self._forget_preparation()
         with command_lock(self.args.output_dir, self.accelerator), self._training():
             given = held_by(self.optimizer) if self._is_given_optimizer else None
             self.trained_weights = describe_weights(self.model, self.base_is_another, given)
@@ -380,6 +392,12 @@ class PairTrainer(PushMixin, _Trainer):
         self._after_training()
         self._check_reference()
         return result
+
+    def _forget_preparation(self) -> None:
+        """Has accelerate prepare the model for this trainer's precision: another one's may have trained it since."""
+        if self.model_wrapped is self.model and not is_sharded(self.accelerator):
+            take_out_autocast(self.model)
+            vars(self.model).pop("_is_accelerate_prepared", None)
 
     @property
     def _is_given_optimizer(self) -> bool:
@@ -448,6 +466,7 @@ class PairTrainer(PushMixin, _Trainer):
 
     # Evaluation
 
+    @OwnState.kept
     def evaluate(
         self,
         eval_dataset: EvalDataset | str | None = None,
@@ -481,6 +500,7 @@ class PairTrainer(PushMixin, _Trainer):
         with temporarily(self, _evaluation_is_due=True):
             return super()._evaluate(*args, **kwargs)
 
+    @OwnState.kept
     def predict(
         self, test_dataset: AnyDataset, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
     ) -> PredictionOutput:
@@ -542,6 +562,7 @@ class PairTrainer(PushMixin, _Trainer):
     def _load_callback_state(self) -> None:
         self.run_record.load_callbacks(super()._load_callback_state)
 
+    @OwnState.kept
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Like [`~transformers.Trainer.save_model`], with the model card."""
         self.finiteness.check_before_saving()
@@ -555,6 +576,7 @@ class PairTrainer(PushMixin, _Trainer):
         if self.args.should_save:
             self._write_card(output_dir or self.args.output_dir)
 
+    @OwnState.kept
     def create_model_card(
         self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None
     ) -> None:

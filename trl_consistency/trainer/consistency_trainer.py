@@ -33,7 +33,7 @@ from ..models.checks import has_routers
 from ..models.sharding import gathered, is_sharded
 from ..passes.flat import FlatBatch, prepare_padding_free
 from ..passes.reference import Reference, StartReference
-from ..upstream import complete_head
+from ..upstream import OwnState, complete_head
 from .base import PairTrainer
 from .callbacks.regeneration import RegenerateTargets
 from .card.facts import paired_facts
@@ -390,6 +390,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         if self.args.regenerate_targets_every:
             self.add_callback(RegenerateTargets(self))
 
+    @OwnState.kept
     def generate_targets(self) -> None:
         """
         Generates the reference policy's answers to the clean prompts of rows without a completion, and stores them in
@@ -405,7 +406,8 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         a target is empty if its thought did not end.
 
         Returns:
-            [`~datasets.Dataset`]: The pairs, with the columns `completion` (text) and `completion_ids` (token ids).
+            [`~datasets.Dataset`]: The pairs, with the columns `completion` (text) and `completion_ids` (token ids), and with
+            `chat_template_kwargs` (JSON) if the config has them: the answers are to prompts that were rendered with them.
         """
         return self.target_maker.dataset_with_targets()
 

@@ -1,5 +1,6 @@
 """Generates a trainer's targets: the reference policy's answers to the clean prompts."""
 
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -11,7 +12,7 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from ..data.eval_sets import named
 from ..data.pairs import AnyDataset
-from ..data.prepare import needs_targets, with_own_columns
+from ..data.prepare import needs_targets, variables_of, with_own_columns
 from ..data.target_table import TargetTable
 from ..data.thinking import empty_thought
 from ..errors import ConsistencyError
@@ -77,12 +78,16 @@ class TargetMaker:
 
     def dataset_with_targets(self) -> Dataset:
         """See [`ConsistencyTrainer.dataset_with_targets`]."""
-        tokenizer = self.trainer._tokenizer
+        tokenizer, variables = self.trainer._tokenizer, self.args.chat_template_kwargs or {}
 
         def add_target(row: dict[str, Any]) -> dict[str, Any]:
             completion_ids = row.get("completion_ids") or self.table[row["clean_ids"]]
             completion = tokenizer.decode(completion_ids, skip_special_tokens=True)
-            return {"completion": completion, "completion_ids": completion_ids}
+            target = {"completion": completion, "completion_ids": completion_ids}
+            # The answers are to prompts that were rendered with these. As text, since Arrow would mix rows' keys.
+            if variables:
+                target["chat_template_kwargs"] = json.dumps(variables_of(row, variables), ensure_ascii=False)
+            return target
 
         pairs: Any = self.trainer.recorded_data["train_dataset"]  # without the anchors that are trained on with them
         dataset = pairs.map(add_target, desc="Adding targets", load_from_cache_file=False)

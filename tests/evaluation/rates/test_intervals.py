@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t
 
+from trl_consistency import ConsistencyError
 from trl_consistency.evaluation.rates.intervals import Estimate, Sample, Values, estimate, estimate_mean, mean_interval
 from trl_consistency.evaluation.rates.measures import harmonic_mean
 
@@ -216,3 +217,23 @@ def test_a_score_of_two_zeros_is_not_certain():
     assert change.interval[1] >= rate.interval[1]
     one = estimate([none, half], harmonic_mean)
     assert 0 < one.interval[1] < 1
+
+
+def test_outcomes_of_numpy_count():
+    """They counted as answers without the property, and so did 1."""
+    found = estimate([Sample(np.array([3, 1, 2]) > 1, sources(3))], with_interval=False)
+    assert (found.hits, found.total, found.value) == (2, 3, pytest.approx(2 / 3))
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "reason"),
+    [
+        ([1, 0], r"got 1\. Of a number, write `bool\(\.\.\.\)`"),
+        ([True, None], "got None"),
+        ([True, "yes"], "got 'yes'"),
+        ([True], r"1 outcome\(s\) have 2 source\(s\)"),
+    ],
+)
+def test_outcomes_that_are_none(outcomes, reason):
+    with pytest.raises(ConsistencyError, match=reason):
+        Sample(outcomes, sources(2))

@@ -8,7 +8,8 @@ from peft import LoraConfig, get_peft_model
 from transformers import TrainerCallback
 
 from tests.helpers import on_policy, paired
-from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.models import CHATML, make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.processors import TextProcessor
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.models.checks import context_length
@@ -188,8 +189,22 @@ def test_template_that_changes_after_the_trainer_was_made(tmp_path, use, is_repl
         trainer.processing_class = make_tokenizer()
     else:
         trainer.processing_class.chat_template = f"Q: {trainer.processing_class.chat_template}"
-    with pytest.raises(ConsistencyError, match="`processing_class`, or its chat template, was changed after"):
+    with pytest.raises(
+        ConsistencyError, match="`processing_class`, its chat template or its `eos_token` was changed after"
+    ):
         getattr(trainer, use)()
+
+
+def test_template_of_a_processor_that_changes(tmp_path):
+    """Its tokenizer's was compared, and its own is used."""
+    processor = TextProcessor(make_tokenizer(CHATML.replace("message.content", "message.content[0].text")))
+    arguments = {"train_dataset": make_pairs(4), "processing_class": processor}
+    trainer = ConsistencyTrainer(make_model(), make_config(tmp_path, max_steps=1), **arguments)
+    processor.chat_template = f"Q: {processor.chat_template}"
+    with pytest.raises(
+        ConsistencyError, match="`processing_class`, its chat template or its `eos_token` was changed after"
+    ):
+        trainer.evaluate(make_pairs(2))
 
 
 def test_parameters_that_a_callback_replaces(tmp_path):

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from ...errors import ConsistencyError
 from ..row_kinds import UNREAD_KINDS, Unread
 
 
@@ -114,11 +115,27 @@ class Sample:
             The group of each answer. Answers of one group are not independent.
         rows (`Sequence[int]`, *optional*):
             The row of each answer. By default each answer is its own row.
+
+    Raises:
+        [`ConsistencyError`]: If an outcome is something else, such as 1, or an answer has no source.
     """
 
     outcomes: Sequence[Property]
     sources: Sequence[str]
     rows: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        outcomes = [bool(outcome) if isinstance(outcome, np.bool_) else outcome for outcome in self.outcomes]
+        object.__setattr__(self, "outcomes", outcomes)
+        known = (True, False, *UNREAD_KINDS)
+        if other := [of for of in outcomes if not (isinstance(of, bool) or (isinstance(of, str) and of in known))]:
+            raise ConsistencyError(
+                f"An outcome must be one of {', '.join(map(repr, known))}, got {other[0]!r}. Of a number, write `bool(...)`."
+            )
+        if not len(outcomes) == len(self.sources) == len(self.numbers()):
+            raise ConsistencyError(
+                f"{len(outcomes)} outcome(s) have {len(self.sources)} source(s): give one for each."
+            )
 
     def numbers(self) -> Sequence[int]:
         """Returns the row of each answer."""

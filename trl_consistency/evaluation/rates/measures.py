@@ -124,6 +124,10 @@ def make_samples(
     Returns:
         `dict[str, Sample]`: The samples that have rows, by name.
     """
+    if agreements is not None and len(agreements) != len(rows):
+        raise ConsistencyError(
+            f"`agreements` has {len(agreements)} value(s) for {len(rows)} row(s): give one for each."
+        )
     found: dict[str, tuple[list[Any], list[str], list[int]]] = {}
     graded = zip(rows, sources_of(rows), clean, perturbed, strict=True)
     for index, (row, source, of_clean, of_perturbed) in enumerate(graded):

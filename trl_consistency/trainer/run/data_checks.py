@@ -13,7 +13,7 @@ from ...data.anchors import anchor_rows, count_anchors
 from ...data.eval_sets import EvalDataset, named
 from ...data.pairs import AnyDataset, check_anchors, check_pairs
 from ...data.prepare import columns_of, unformatted
-from ...data.rendering import LONGEST_TEMPLATE, ProcessingClass, get_tokenizer, render_text
+from ...data.rendering import LONGEST_TEMPLATE, ProcessingClass, chat_template_of, get_tokenizer, render_text
 from ...errors import ConsistencyError, InvalidPairsError, one_line
 from ...log import get_logger
 
@@ -154,7 +154,7 @@ def check_chat_template(
             )
         if not isinstance(prompt, list):
             continue
-        if processing_class.chat_template is None:
+        if chat_template_of(processing_class) is None:
             raise InvalidPairsError(
                 f"`{name}` holds chat messages, but the tokenizer has no chat template. {ways_out} the "
                 "chat (instruct) version of the model, or give the prompts as strings."

@@ -14,7 +14,7 @@ from datasets import Dataset, IterableDataset
 from ...data.anchors import PREPARED_COLUMNS
 from ...data.pairs import AnyDataset
 from ...data.prepare import columns_of
-from ...data.rendering import get_tokenizer
+from ...data.rendering import chat_template_of
 from ...data.target_table import TargetTable
 from ...models.config_changes import NOT_OF_THE_MODEL
 
@@ -80,7 +80,7 @@ def describe_model(model: Any, generates: bool) -> dict[str, Any]:
 
 def describe_template(processing_class: Any) -> str:
     """Returns the digest of the chat template."""
-    template = get_tokenizer(processing_class).chat_template
+    template = chat_template_of(processing_class)
     return hashlib.blake2b(json.dumps(template, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 

@@ -13,7 +13,7 @@ from ...errors import ConsistencyError
 from ...log import get_logger
 from ...publishing import explain, hub_base, publish
 from ...publishing.hub import check_private
-from ...upstream import get_config_model_id
+from ...upstream import OwnState, get_config_model_id
 
 
 logger = get_logger(__name__)
@@ -73,6 +73,7 @@ class PushMixin:
         with temporarily(self.args, hub_token=None):
             super()._save(output_dir, state_dict)  # type: ignore[misc]
 
+    @OwnState.kept
     def push_to_hub(
         self,
         commit_message: str | None = "End of training",

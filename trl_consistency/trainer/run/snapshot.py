@@ -5,6 +5,7 @@ from typing import Any
 
 from ...data.collators import PairCollator
 from ...data.eval_sets import named
+from ...data.rendering import get_tokenizer
 from ...errors import ConsistencyError
 from ...models.adapter_checks import check_adapter_is_there
 from .checks import check_reference_options
@@ -31,7 +32,7 @@ class Snapshot:
             name: deepcopy(getattr(trainer.args, name)) for name in BUILT_IN if hasattr(trainer.args, name)
         }
         self._data = _data_of(trainer)
-        self._template = trainer.processing_class, describe_template(trainer.processing_class)
+        self._tokenizer = _tokenizer_of(trainer)
         self._model = trainer.accelerator.unwrap_model(trainer.model)
         self._loss = trainer.compute_loss_func  # with some versions of transformers, TRL sets one
 
@@ -43,10 +44,10 @@ class Snapshot:
                 raise ConsistencyError(
                     f"`{name}` was assigned after the trainer was made. Make a new trainer with it."
                 )
-        if (trainer.processing_class, describe_template(trainer.processing_class)) != self._template:
+        if _tokenizer_of(trainer) != self._tokenizer:
             raise ConsistencyError(
-                "`processing_class`, or its chat template, was changed after the trainer was made, which rendered its data with another. "
-                "Change it first, and make a new trainer with it."
+                "`processing_class`, its chat template or its `eos_token` was changed after the trainer was made, which rendered its data "
+                "with another. Change it first, and make a new trainer with it."
             )
         if trainer.accelerator.unwrap_model(trainer.model) is not self._model:
             raise ConsistencyError(
@@ -69,6 +70,12 @@ class Snapshot:
                 raise ConsistencyError(
                     f"`args.{name}` was {was!r} when the trainer was made, and is {now!r}: it is settled from then on. Make a new trainer."
                 )
+
+
+def _tokenizer_of(trainer: Any) -> tuple[Any, ...]:
+    """Returns what rows and answers are rendered by."""
+    used = trainer.processing_class
+    return used, describe_template(used), get_tokenizer(used).eos_token
 
 
 def _data_of(trainer: Any) -> dict[str, Any]:

@@ -1,0 +1,75 @@
+"""Each trainer of a process, and each one that trains a model, has its own precision."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.paired import make_trainer
+from trl_consistency import ConsistencyTrainer
+
+
+@pytest.mark.parametrize("is_bf16", [True, False])
+def test_two_trainers_of_two_precisions(tmp_path, is_bf16):
+    """accelerate keeps one precision for a process: the first trainer's targets, steps and card were in the second one's."""
+
+    def make(name, bf16):
+        return make_trainer(tmp_path / name, pairs=make_pairs(4, completion=False), bf16=bf16, max_steps=1)
+
+    def steps_in_bf16(trainer):
+        seen = set()
+        trainer.model.model.embed_tokens.register_forward_hook(lambda *_: seen.add(torch.is_autocast_enabled("cpu")))
+        trainer.train()
+        trainer.save_model()
+        (is_named,) = {"mixed precision bf16" in (Path(trainer.args.output_dir) / "README.md").read_text()}
+        return {*seen, is_named}
+
+    one, other = make("one", is_bf16), make("other", not is_bf16)
+    assert steps_in_bf16(one) == {is_bf16}
+    assert steps_in_bf16(other) == {not is_bf16}
+    assert steps_in_bf16(make("third", is_bf16)) == {is_bf16}
+
+
+def test_two_configs_of_two_precisions_before_their_trainers(tmp_path):
+    """accelerate refused the second precision with a traceback."""
+    configs = [make_config(tmp_path / str(bf16), bf16=bf16, max_steps=1) for bf16 in (True, False)]
+    trainers = [
+        ConsistencyTrainer(make_model(), config, train_dataset=make_pairs(4), processing_class=make_tokenizer())
+        for config in configs
+    ]
+    for trainer, precision in zip(trainers, ["bf16", "no"], strict=True):
+        trainer.train()
+        with trainer._own_state.active():
+            assert trainer.accelerator.mixed_precision == precision
+
+
+@pytest.mark.parametrize("trainings", [1, 2])
+@pytest.mark.parametrize("lora", [False, True])
+def test_a_model_goes_on_in_another_precision(tmp_path, lora, trainings):
+    """accelerate leaves the first trainer's precision in the model's forward: the second one's targets and steps were in it."""
+    first = make_trainer(tmp_path / "first", lora=lora, bf16=True, max_steps=1)
+    for _ in range(trainings):
+        first.train()
+    model, seen = first.model, set()
+    second = ConsistencyTrainer(
+        model,
+        make_config(tmp_path / "second", bf16=False, max_steps=1),
+        train_dataset=make_pairs(4, completion=False),
+        processing_class=make_tokenizer(),
+    )
+    inner = model.get_base_model() if lora else model
+    inner.model.embed_tokens.register_forward_hook(lambda *_: seen.add(torch.is_autocast_enabled("cpu")))
+    second.train()
+    assert seen == {False}
+    seen.clear()
+    first.train()
+    assert seen == {True}
+
+
+def test_a_config_made_between_a_trainer_and_its_training(tmp_path):
+    """It empties what accelerate knows of the process: training and saving ended with a traceback."""
+    trainer = make_trainer(tmp_path / "one", method="kl", max_steps=1)
+    for use in (trainer.train, trainer.save_model, lambda: trainer.evaluate(make_pairs(2))):
+        make_config(tmp_path / "other")
+        use()
