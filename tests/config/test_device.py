@@ -12,6 +12,7 @@ from trl_consistency import (
     OnPolicyConsistencyConfig,
     OnPolicyConsistencyTrainer,
 )
+from trl_consistency.config.device import own_randomness
 from trl_consistency.models.loading import load_model
 
 
@@ -46,6 +47,19 @@ def test_defaults_run_on_the_cpu_in_float32(tmp_path, config, caplog):
     said = [record.getMessage() for record in caplog.records if "CPU" in record.getMessage()]
     assert len(said) == 1
     assert said[0].endswith("The model runs on the CPU, in float32.")
+
+
+def test_random_numbers_of_mps_are_put_back(monkeypatch):
+    """Of the stand-in for Apple's GPUs, whose state torch does not keep by device."""
+    states = ["before"]
+    monkeypatch.setattr(torch.mps, "get_rng_state", lambda: states[-1])
+    monkeypatch.setattr(torch.mps, "set_rng_state", states.append)
+    before = torch.get_rng_state()
+    with own_randomness(torch.device("mps")):
+        torch.manual_seed(1)
+        states.append("within")
+    assert states[-1] == "before"
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("config", CONFIGS)

@@ -1,6 +1,7 @@
 """Run by `accelerate launch` (or called, for the one-process rival): trains and saves what the test compares."""
 
 import json
+import os
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -67,6 +68,8 @@ def train(
     server = others.pop("server", None)
     if others.get("use_vllm"):
         stand_in_for_vllm(patch)
+    is_apart = others.pop("apart", False)
+    first = int(os.environ["RANK"]) if is_apart else 0
     guard, streamed = others.pop("guard", False), others.pop("streamed_evaluation", False)
     target_modules = others.pop("target_modules", "all-linear")
     held_out = make_pairs(7)
@@ -85,7 +88,7 @@ def train(
             anchor_ratio=1 / 3,  # 8 anchors: three whole batches
             **{"learning_rate": 0.1 if method == ["act"] else 0.5, "max_steps": 3, **options(), **others},
         ),
-        train_dataset=make_pairs(rows, completion=given),
+        train_dataset=make_pairs(rows, completion=given).select([*range(first, rows), *range(first)]),
         eval_dataset=held_out.to_iterable_dataset() if streamed else held_out,
         processing_class=make_tokenizer(),
         **adapter_options(adapter, target_modules),
@@ -93,6 +96,11 @@ def train(
     trainer.target_maker.server = server
     if guard:
         add_guard(trainer)
+    if is_apart:
+        with pytest.raises(ConsistencyError, match="Process 1 has another `train_dataset` than process 0"):
+            trainer.train()
+        torch.save({}, Path(directory) / "result.pt")
+        return end_run(trainer)
     before = trained_weights(trainer)
     if spoil:
         trainer.add_callback(SpoilReference(trainer))

@@ -7,7 +7,9 @@ from typing import Any
 from accelerate import Accelerator
 from transformers import TrainingArguments
 
+from tests.helpers.models import make_model, make_tokenizer
 from tests.hostile_input.room import Case, Room
+from trl_consistency.trainer.run import processes
 from trl_consistency.trainer.run.run_lock import command_lock
 
 
@@ -38,6 +40,14 @@ def of_two(room: Room, make: Callable[..., Any], *, batch: int = 2, **sharing: b
     """As in one of two processes, with options of how they share batches out."""
     room.monkeypatch.setattr(TrainingArguments, "world_size", 2)
     make(options={"per_device_train_batch_size": batch, "accelerator_config": sharing})
+
+
+def apart(room: Room, **other: str) -> None:
+    """As the first of two processes, of which the second was given something else."""
+    trainer = room.trainer(model=make_model(), processing_class=make_tokenizer())
+    room.monkeypatch.setattr(processes, "gather_object", lambda runs: [*runs, runs[0] | other])
+    room.monkeypatch.setattr(Accelerator, "num_processes", 2)
+    trainer.train()
 
 
 CASES: list[Case] = [
@@ -74,6 +84,26 @@ CASES: list[Case] = [
         "`accelerator_config` sets `split_batches`, by which 2 processes share each batch, and `per_device_train_batch_size` (3) is not a "
         "multiple of 2. Change it, or leave out `split_batches`: each process then reads batches of its own.",
         lambda room: of_two(room, room.trainer, batch=3, split_batches=True),
+    ),
+    Case(
+        "other rows in each process",
+        "Several processes that shuffle the pairs without a seed, or share them out themselves",
+        "Process 1 has another `train_dataset` than process 0 (2 rows, others, and not 2 rows, …). Give all the same rows in the same "
+        "order, with a seed if you shuffle them: the trainer shares them out itself (no `split_dataset_by_node`).",
+        lambda room: apart(room, train_dataset="2 rows, others"),
+    ),
+    Case(
+        "other weights in each process",
+        "Several processes with weights that each drew at random, such as those of new tokens",
+        "Process 1 has another `model` than process 0 (1, and not …). Give all the same weights: set a seed before the model is made, or "
+        "changed.",
+        lambda room: apart(room, model="1"),
+    ),
+    Case(
+        "other options in each process",
+        "Several processes that were started with different options",
+        "Process 1 has another `learning_rate` than process 0 (1, and not 0.01). Set it alike in all.",
+        lambda room: apart(room, learning_rate="1"),
     ),
     Case(
         "output folder",

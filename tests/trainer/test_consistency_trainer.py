@@ -1,4 +1,5 @@
 import copy
+from itertools import chain
 from unittest.mock import patch
 
 import pytest
@@ -326,6 +327,17 @@ def test_inherited_options_work(tmp_path, lora, options):
     trainer.train()
     assert losses(trainer)[1] > 0
     assert trainer.evaluate()["eval_loss"] > 0
+
+
+def test_rebalanced_batches_follow_the_seed_and_the_epoch(tmp_path):
+    """Trainer's sampler had the same order for every seed."""
+    options = {"train_sampling_strategy": "batch_rebalance", "num_train_epochs": 2, "max_steps": -1}
+    trainers = [make_trainer(tmp_path / str(seed), data_seed=seed, **options) for seed in (42, 7)]
+    orders = [list(trainer._get_train_sampler()) for trainer in trainers]
+    assert [sorted(chain(*order)) for order in orders] == [list(range(8))] * 2
+    assert orders[0] != orders[1]
+    trainers[1].train()
+    assert trainers[1]._rebalancing.epoch == 1
 
 
 def test_compute_metrics_gets_the_logits(tmp_path):

@@ -288,6 +288,12 @@ def test_streamed_evaluation(tmp_path, sharp_model):
 
 
 @pytest.mark.slow
+def test_rows_in_another_order_in_one_process_are_refused(tmp_path, sharp_model):
+    """Some would be trained on twice, and others not at all."""
+    assert run(tmp_path / "two", sharp_model, "DDP", PAIRED, "lora", "kl", given=True, apart=True) == {}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIG_OF)
 def test_uneven_last_batches_end(tmp_path, sharp_model, name):
     needs_deepspeed(name)

@@ -2,11 +2,15 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from datasets import IterableDataset
 
 from tests.helpers.models import make_pairs, make_tokenizer
 from tests.helpers.on_policy import make_trainer as make_on_policy_trainer
 from tests.helpers.paired import make_trainer
+from trl_consistency.data.repeated_stream import CountedStream
+from trl_consistency.trainer import base
 from trl_consistency.trainer.evaluated_sets import loading_all_rows
 
 
@@ -53,6 +57,60 @@ def test_persistent_workers_read_the_set_that_is_given(tmp_path):
     assert losses == pytest.approx([expected[0], expected[1], expected[0], expected[0]], abs=1e-6)
     several = trainer.evaluate({"one": one, "two": two})
     assert [several["eval_one_loss"], several["eval_two_loss"]] == pytest.approx(expected, abs=1e-6)
+
+
+class FilledStream(CountedStream):
+    """As several processes read a stream: the last batch is filled up with rows of the first."""
+
+    def __iter__(self):
+        rows = list(self.dataset)
+        self.rows = len(rows)
+        yield from [*rows, rows[0]]
+
+
+@pytest.fixture
+def of_several(monkeypatch):
+    """Evaluations read streams as one of several processes does."""
+    counted = lambda dataset, trainer: FilledStream(dataset) if isinstance(dataset, IterableDataset) else None  # noqa: E731
+    monkeypatch.setattr(base, "counted_stream", counted)
+
+
+def test_a_set_after_a_stream_is_measured_to_its_end(tmp_path, of_several):
+    """With persistent workers, the first set was measured on as many rows as the stream has, from its second evaluation on."""
+    sets = {"one": PAIRS.select(range(5)), "two": PAIRS.select(range(5, 8)).to_iterable_dataset()}
+    workers = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True, "per_device_eval_batch_size": 2}
+    trainer = make_trainer(tmp_path, PAIRS, eval_dataset=sets, **workers)
+    first, second = ({name: trainer.evaluate()[f"eval_{name}_loss"] for name in sets} for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_predictions_of_a_stream_have_its_rows_alone(tmp_path, of_several, whole):
+    trainer = make_trainer(tmp_path, PAIRS, per_device_eval_batch_size=2, eval_do_concat_batches=whole)
+    rows = PAIRS.select(range(5))
+    expected, found = trainer.predict(rows), trainer.predict(rows.to_iterable_dataset())
+    for ours, theirs in ((found.predictions, expected.predictions), (found.label_ids, expected.label_ids)):
+        sizes = [len(ours)] if whole else [len(batch) for batch in ours]
+        assert sizes == ([5] if whole else [2, 2, 1])
+        assert np.array_equal(ours, theirs) if whole else all(map(np.array_equal, ours, theirs))
+    assert found.metrics["test_loss"] == pytest.approx(expected.metrics["test_loss"], abs=1e-6)
+
+
+def test_a_stream_is_predicted_on_policy(tmp_path):
+    trainer = make_on_policy_trainer(tmp_path, PAIRS)
+    metrics = trainer.predict(PAIRS.select(range(3)).to_iterable_dataset()).metrics
+    assert metrics["test_loss"] == pytest.approx(
+        trainer.predict(PAIRS.select(range(3))).metrics["test_loss"], abs=1e-6
+    )
+
+
+def test_persistent_workers_leave_streams_of_rollouts_alone(tmp_path):
+    """TRL reads such streams without workers."""
+    workers = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True, "dataloader_prefetch_factor": 2}
+    stream = PAIRS.to_iterable_dataset()
+    trainer = make_on_policy_trainer(tmp_path, stream, eval_dataset=stream, max_steps=1, **workers)
+    trainer.train()
+    assert trainer.evaluate()["eval_loss"] >= 0
 
 
 def test_predictions_are_in_the_order_of_their_rows_under_group_by_length(tmp_path):

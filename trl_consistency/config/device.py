@@ -1,7 +1,8 @@
 """Chooses device and dtype of a run: without an accelerator, the CPU in float32, or in bf16 if requested."""
 
 import os
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -26,9 +27,21 @@ def asks_for_bf16() -> bool:
 
 def own_randomness(device: torch.device | None) -> AbstractContextManager:
     """Returns a context whose random numbers leave those outside of it as they are, on the CPU and on the device."""
-    # torch does not keep those of MPS by device.
-    is_kept = device is not None and device.type not in ("cpu", "meta", "mps")
-    return torch.random.fork_rng(devices=[device] if is_kept else [])
+    if device is None or device.type in ("cpu", "meta"):
+        return torch.random.fork_rng(devices=[])
+    if device.type == "mps":
+        return _own_randomness_of_mps()
+    return torch.random.fork_rng(devices=[device], device_type=device.type)
+
+
+@contextmanager
+def _own_randomness_of_mps() -> Iterator[None]:
+    state = torch.mps.get_rng_state()  # of the one device: `fork_rng` asks for that of each
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        torch.mps.set_rng_state(state)
 
 
 def settle_device(args: Any) -> None:

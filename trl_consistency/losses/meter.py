@@ -30,7 +30,8 @@ class LossMeter:
         """
         if not self._sums:
             return 0.0, {}, {}
-        gathered = accelerator.gather(torch.stack(list(self._sums.values()))[None]).double().sum(0)  # [names, 4]
+        gathered = accelerator.gather(torch.stack(list(self._sums.values()))[None])
+        gathered = gathered.cpu().double().sum(0)  # [names, 4]; MPS has no float64
         sums = dict(zip(self._sums, gathered.tolist(), strict=True))
         self._sums = {}
         anchors, rows, *_ = sums.pop("")

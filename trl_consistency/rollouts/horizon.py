@@ -60,12 +60,13 @@ class Horizon(TrainerCallback, ExportableState):
         if not self.grows_by_itself:
             return
         rows, places = rollouts["loss_mask"].nonzero(as_tuple=True)
+        precise = torch.float32 if divergence.device.type == "mps" else torch.float64  # MPS has no float64
         sums = []
         last = min(self.length * 3 / 4, self.length - 1)  # of one to three tokens, the last one
         for part in (places < self.length / 4, places >= last):
-            values = divergence[part & ~rollouts["is_anchor"][rows]].double()
+            values = divergence[part & ~rollouts["is_anchor"][rows]].to(precise)
             sums += [values.sum(), torch.tensor(float(len(values)), device=values.device, dtype=values.dtype)]
-        self._sums += self.accelerator.reduce(torch.stack(sums), reduction="sum").cpu()
+        self._sums += self.accelerator.reduce(torch.stack(sums), reduction="sum").cpu().double()
 
     def state(self) -> dict[str, Any]:
         return {"args": {}, "attributes": {"length": self.length, "first": self.first, "sums": self._sums.tolist()}}

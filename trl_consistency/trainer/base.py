@@ -53,7 +53,7 @@ from .callbacks.dose import DoseCheck
 from .callbacks.finiteness import FinitenessGuard
 from .card.facts import base_revision, build_card, describe_data, describe_left_out
 from .card.weights import describe_weights
-from .evaluated_sets import EvaluatedSets, counted_stream, loading_all_rows
+from .evaluated_sets import EvaluatedSets, counted_stream, first_rows, loading_all_rows, loading_alone
 from .row_evaluation import EvaluatedRows
 from .run.base_model import find_changed_config, is_another_base
 from .run.best_checkpoint import check_best_checkpoint, missed_best, warn_of_choice
@@ -217,6 +217,9 @@ class PairTrainer(PushMixin, _Trainer):
             take_out_autocast(model)  # before TRL's trainer puts a forward of its own around it
         check_extras(args, quantization_config)
         check_shared_batches(args)
+        if args.accelerator_config.dispatch_batches is None:
+            # Otherwise one process concatenates the batches of a stream for all, which have different widths.
+            args.accelerator_config.dispatch_batches = False
         self._check_options(model, model_id, args, peft_config, quantization_config)
         self._peft_config = peft_config
         self._vocab_size = check_model(model, args, peft_config, quantization_config)
@@ -512,6 +515,7 @@ class PairTrainer(PushMixin, _Trainer):
 
     def get_eval_dataloader(self, eval_dataset: AnyDataset | str | None = None) -> Any:
         """Like [`~transformers.Trainer.get_eval_dataloader`]. Persistent workers are kept for the trainer's own sets."""
+        self._eval_stream = None  # that of another set, where the loader of this one was kept
         if eval_dataset is None or isinstance(eval_dataset, str):
             return super().get_eval_dataloader(eval_dataset)
         # Trainer keeps the loaders of all sets that it is given under one name, and would take that of an earlier one.
@@ -523,7 +527,8 @@ class PairTrainer(PushMixin, _Trainer):
 
     def _get_dataloader(self, dataset: Any, *args: Any, is_training: bool = False, **kwargs: Any) -> Any:
         if is_training:
-            return super()._get_dataloader(dataset, *args, is_training=True, **kwargs)
+            with loading_alone(self.args):
+                return super()._get_dataloader(dataset, *args, is_training=True, **kwargs)
         stream = self._eval_stream = counted_stream(dataset, self)
         with loading_all_rows(self.args, counts=stream is not None):
             return super()._get_dataloader(dataset if stream is None else stream, *args, **kwargs)
@@ -534,6 +539,8 @@ class PairTrainer(PushMixin, _Trainer):
         with own_randomness(self.accelerator.device), self._evaluating_set():
             output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         rows = None if self._eval_stream is None else self._eval_stream.rows
+        if rows is not None:
+            output = first_rows(output, rows)
         # Trainer averages the means of batches, which weights short answers too heavily.
         for name, value in self._eval_metrics(self._eval_rows.by_name(rows)).items():
             output.metrics[f"{metric_key_prefix}_{name}"] = value

@@ -150,6 +150,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
     args: ConsistencyConfig
     data_collator: PairCollator
     packed: PackedPairs | None = None  # the training pairs, once they are packed
+    _rebalancing: Any = None  # the sampler of `train_sampling_strategy: batch_rebalance`
     _unused: Sequence[str] = ()  # trainable weights on which nothing depends that is compared
 
     def __init__(
@@ -230,9 +231,6 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             check_vllm(args, model, quantization_config)
         if args.should_save and args.target_cache_dir is not None:
             check_output_dir(args.target_cache_dir, "target_cache_dir")
-        if args.accelerator_config.dispatch_batches is None:
-            # Otherwise one process concatenates the batches of a stream for all, which have different widths.
-            args.accelerator_config.dispatch_batches = False
         self._loads_plainly = set(args.model_init_kwargs or {}) <= PLAIN_LOADING
 
     def _check_dataset(self, dataset: AnyDataset, name: str, args: Any) -> None:
@@ -357,14 +355,21 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         args, dataset = self.args, self.train_dataset if train_dataset is None else train_dataset
         strategy = getattr(args.train_sampling_strategy, "value", args.train_sampling_strategy)
-        if strategy != "group_by_length":
-            return super()._get_train_sampler(train_dataset)
-        return LengthOrder(
-            dataset["length"],
-            args.train_batch_size * args.gradient_accumulation_steps,
-            args.seed if args.data_seed is None else args.data_seed,
-            epoch=lambda: self._epoch,
-        )
+        seed = args.seed if args.data_seed is None else args.data_seed
+        if strategy == "group_by_length":
+            rows = args.train_batch_size * args.gradient_accumulation_steps
+            return LengthOrder(dataset["length"], rows, seed, epoch=lambda: self._epoch)
+        sampler = super()._get_train_sampler(train_dataset)
+        if strategy == "batch_rebalance":
+            sampler.seed = seed  # Trainer leaves it at 42.
+            self._rebalancing = sampler
+        return sampler
+
+    def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
+        if self._rebalancing is not None:
+            # Where several processes resume a run in mid-epoch, Trainer does not tell the sampler which one it is.
+            self._rebalancing.set_epoch(kwargs["epoch"])
+        super()._run_epoch(*args, **kwargs)
 
     def _get_eval_sampler(self, eval_dataset: Any) -> Any:
         """Reads rows in their order: by `group_by_length`, Trainer would return predictions in another one."""

@@ -1,10 +1,12 @@
 """The data sets of evaluations: prepared like a trainer's own, and read to their last row."""
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from weakref import WeakSet
 
 from datasets import IterableDataset
+from transformers.trainer_pt_utils import find_batch_size, nested_truncate
+from transformers.trainer_utils import EvalLoopOutput
 
 from ..config.options import temporarily
 from ..data.eval_sets import named
@@ -12,6 +14,13 @@ from ..data.pairs import AnyDataset, check_pairs
 from ..data.prepare import columns_of, is_prepared, unformatted, with_own_columns
 from ..data.repeated_stream import CountedStream
 from ..errors import ConsistencyError
+
+
+WITHOUT_WORKERS = {
+    "dataloader_num_workers": 0,
+    "dataloader_persistent_workers": False,
+    "dataloader_prefetch_factor": None,
+}
 
 
 class EvaluatedSets:
@@ -54,12 +63,34 @@ def counted_stream(dataset: Any, trainer: Any) -> CountedStream | None:
     return CountedStream(dataset)
 
 
+def first_rows(output: EvalLoopOutput, rows: int) -> EvalLoopOutput:
+    """Returns what an evaluation gave for its first `rows` alone: those after them fill up the last batch."""
+    predictions, label_ids = (_first_rows(part, rows) for part in (output.predictions, output.label_ids))
+    return output._replace(predictions=predictions, label_ids=label_ids, num_samples=rows)
+
+
+def _first_rows(part: Any, rows: int) -> Any:
+    if not isinstance(part, list):
+        return None if part is None else nested_truncate(part, rows)
+    batches = []  # with `eval_do_concat_batches: false`
+    for batch in part:
+        batches.append(nested_truncate(batch, rows))
+        rows -= find_batch_size(batches[-1])
+    return batches
+
+
 def loading_all_rows(args: Any, counts: bool) -> AbstractContextManager[None]:
     """
     Returns the context in which loaders of evaluations are made: `dataloader_drop_last` is for training. One that `counts`
     rows reads them in this process.
     """
-    of_workers = {"num_workers": 0, "persistent_workers": False, "prefetch_factor": None} if counts else {}
-    return temporarily(
-        args, **{f"dataloader_{name}": value for name, value in {"drop_last": False, **of_workers}.items()}
-    )
+    of_workers = WITHOUT_WORKERS if counts or not args.dataloader_num_workers else {}
+    return temporarily(args, dataloader_drop_last=False, **of_workers)
+
+
+def loading_alone(args: Any) -> AbstractContextManager[None]:
+    """
+    Returns the context in which loaders of a training are made. TRL reads streams of rollouts without worker processes, and
+    torch refuses options of those then.
+    """
+    return nullcontext() if args.dataloader_num_workers else temporarily(args, **WITHOUT_WORKERS)

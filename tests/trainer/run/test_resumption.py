@@ -27,7 +27,9 @@ from trl_consistency.trainer.run.own_optimizer import describe_own_optimizer
 from trl_consistency.trainer.run.resumption import STREAM_WARNING
 
 
-def make_trainer(directory, pairs=None, model=None, lora_alpha=8, template=CHATML, anchors=None, **options):
+def make_trainer(
+    directory, pairs=None, model=None, lora_alpha=8, template=CHATML, anchors=None, eval_dataset=None, **options
+):
     options = {
         "save_strategy": "steps",
         "save_steps": 1,
@@ -41,6 +43,7 @@ def make_trainer(directory, pairs=None, model=None, lora_alpha=8, template=CHATM
         "model": model or make_model(),
         "train_dataset": make_pairs(12) if pairs is None else pairs,
         "anchor_dataset": anchors,
+        "eval_dataset": eval_dataset,
         "processing_class": make_tokenizer(template),
         "peft_config": LoraConfig(r=4, lora_alpha=lora_alpha, target_modules="all-linear"),
     }
@@ -113,6 +116,25 @@ def test_checkpoint_of_the_model_alone_is_refused(tmp_path):
     make_trainer(tmp_path, save_only_model=True, max_steps=2).train()
     with pytest.raises(ConsistencyError, match=r"checkpoint-2 holds only the model \(`save_only_model`\)"):
         make_trainer(tmp_path).train(resume_from_checkpoint=True)
+
+
+def test_a_resumed_run_may_save_the_model_alone(copy):
+    """Such a checkpoint was said to be incomplete, as it had the manifest of the one resumed from, and deleted as damaged."""
+    directory = copy("bct")
+    options = {
+        "save_only_model": True,
+        "save_total_limit": 1,
+        "load_best_model_at_end": True,
+        "eval_strategy": "steps",
+    }
+    trainer = make_trainer(directory, eval_steps=1, eval_dataset=make_pairs(4), **options)
+    trainer.train(
+        resume_from_checkpoint=True,
+        resume_changed=["load_best_model_at_end", "metric_for_best_model", "greater_is_better"],
+    )
+    assert trainer.state.best_model_checkpoint.endswith("checkpoint-4")
+    assert read_manifest(directory / "checkpoint-4") == {}
+    assert not (directory / "checkpoint-2").exists()
 
 
 CHANGES = [

@@ -34,6 +34,7 @@ from .manifest import (
     show,
 )
 from .own_optimizer import OPTIMIZER, describe_own_optimizer, is_of_own_optimizer
+from .processes import check_same
 
 
 logger = get_logger(__name__)
@@ -112,6 +113,7 @@ class RunRecord:
         something differs that `resume_changed` does not name, or a name is unknown.
         """
         self.run, self.history, self.changes = self._describe_run(), [], {}
+        check_same(self.trainer, self.run)
         if checkpoint is None:
             if resume_changed:
                 raise ConsistencyError("`resume_changed` needs `resume_from_checkpoint`: no run is resumed.")
