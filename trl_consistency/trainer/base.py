@@ -1,4 +1,4 @@
-"""The base class of both trainers: checks, data, anchors, training, evaluation, checkpoints and the model card."""
+"""The base class of both trainers: checks, data, anchors, training, checkpoints and the model card."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -10,9 +10,8 @@ import torch
 from accelerate.utils import is_peft_model
 from datasets import Dataset, IterableDataset
 from torch import nn
-from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 
-from ..config.device import announce_cpu, mixed_precision, own_randomness
+from ..config.device import announce_cpu, mixed_precision
 from ..config.options import temporarily
 from ..data.anchors import (
     PREPARED_COLUMNS,
@@ -27,13 +26,12 @@ from ..data.lint import warn_of_findings
 from ..data.pairs import AnyDataset
 from ..data.prepare import is_prepared
 from ..data.rendering import ProcessingClass, check_same_tokens, load_processing_class
-from ..data.repeated_stream import CountedStream, Passes, SamePass
+from ..data.repeated_stream import Passes, SamePass
 from ..errors import ConsistencyError
 from ..files import write_text
 from ..generation.targets import Engine
 from ..log import get_logger
 from ..losses.meter import LossMeter
-from ..losses.row_losses import RowLosses
 from ..models.adapter_checks import check_adapter_is_on, check_adapter_is_there, check_own_adapters
 from ..models.checks import check_model, context_length
 from ..models.finite_weights import check_base
@@ -53,15 +51,14 @@ from .callbacks.dose import DoseCheck
 from .callbacks.finiteness import FinitenessGuard
 from .card.facts import base_revision, build_card, describe_data, describe_left_out
 from .card.weights import describe_weights
-from .evaluated_sets import EvaluatedSets, counted_stream, first_rows, loading_all_rows, loading_alone
-from .row_evaluation import EvaluatedRows
+from .evaluated_sets import EvaluatedSets
+from .evaluation import EvaluationMixin
 from .run.base_model import find_changed_config, is_another_base
 from .run.best_checkpoint import check_best_checkpoint, missed_best, warn_of_choice
 from .run.checks import (
     check_delay,
     check_evaluation,
     check_extras,
-    check_set_names,
     check_sharding,
     check_shared_batches,
     check_trainable,
@@ -73,7 +70,6 @@ from .run.checks import (
 )
 from .run.data_checks import check_chat_template, check_tokenizer, checked_datasets
 from .run.interruption import Checkpoints, stopping_on_signals
-from .run.other_sets import is_another_set, mark_other_set
 from .run.output_checks import check_adapter_folder, check_not_data_folder, check_not_model_folder, check_output_dir
 from .run.overrides import warn_of_overrides
 from .run.pushing import PushMixin
@@ -102,7 +98,7 @@ class PreparedData:
     anchor_dataset: AnyDataset | None
 
 
-class PairTrainer(PushMixin, _Trainer):
+class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
     """
     Base class of [`ConsistencyTrainer`] and [`OnPolicyConsistencyTrainer`].
 
@@ -122,12 +118,9 @@ class PairTrainer(PushMixin, _Trainer):
     _signature_columns: list[str] | None
     _total_train_tokens: int = 0  # logged as `num_tokens` by TRL's trainer for supervised fine-tuning
     _metrics: dict[str, Any]
-    _eval_dataloaders: dict[str, Any]  # with persistent workers, those of evaluations before
 
     _epoch = 0  # the number of the epoch in training, from 0; a callback may end an epoch early
-    _evaluation_is_due = False  # whether the present evaluation is one that the options ask for
     _mixture: AnchorMixture | None = None  # of streamed pairs with anchors
-    _eval_stream: CountedStream | None = None  # what an evaluation by several processes reads, if it is a stream
 
     # Implemented by each trainer
 
@@ -169,17 +162,6 @@ class PairTrainer(PushMixin, _Trainer):
 
     def _after_training(self) -> None:
         """Cleans up after the last step."""
-
-    def _before_evaluation(self, datasets: Sequence[AnyDataset]) -> None:
-        """Prepares for an evaluation on prepared data sets."""
-
-    def _evaluating_set(self) -> AbstractContextManager:
-        """Returns the context of the evaluation on one data set."""
-        return nullcontext()
-
-    def _eval_metrics(self, rows: dict[str, RowLosses]) -> dict[str, float]:
-        """Returns the metrics of a whole data set, by name without prefix."""
-        raise NotImplementedError
 
     def _train_metrics(self, means: dict[str, float]) -> dict[str, float]:
         """Returns the means since the last log by their names in the log."""
@@ -466,85 +448,6 @@ class PairTrainer(PushMixin, _Trainer):
         would lack.
         """
         return "loss" in logs or "total_flos" in logs  # `evaluate` may log a `train_loss`, too
-
-    # Evaluation
-
-    @OwnState.kept
-    def evaluate(
-        self,
-        eval_dataset: EvalDataset | str | None = None,
-        ignore_keys: list[str] | None = None,
-        metric_key_prefix: str = "eval",
-    ) -> dict[str, float]:
-        """
-        Like [`~transformers.Trainer.evaluate`]. Pairs are checked and prepared as in the constructor, and the
-        reference policy generates missing targets. Losses of other rows than those of the trainer's own `eval_dataset` do
-        not replace its losses on the model card.
-        """
-        if eval_dataset is None or isinstance(eval_dataset, str):
-            datasets = named(self.eval_dataset)
-        else:
-            check_set_names(eval_dataset)
-            datasets = {name: self._evaluated.prepare(dataset, name) for name, dataset in named(eval_dataset).items()}
-            eval_dataset = like(eval_dataset, datasets)
-        self.snapshot.check()
-        self._before_evaluation(list(datasets.values()))
-        logged, should_evaluate = len(self.state.log_history), self.control.should_evaluate
-        metrics = super().evaluate(eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
-        if not self._evaluation_is_due:
-            self.control.should_evaluate = should_evaluate  # Trainer would take a callback's evaluation for its own.
-        is_one = not isinstance(eval_dataset, str | dict | None)  # Trainer calls this for each set of several
-        if is_one and is_another_set(self, cast(AnyDataset, eval_dataset), metric_key_prefix):
-            mark_other_set(self.state.log_history[logged:], metric_key_prefix)
-        return metrics
-
-    def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Runs the evaluation that is due in training."""
-        with temporarily(self, _evaluation_is_due=True):
-            return super()._evaluate(*args, **kwargs)
-
-    @OwnState.kept
-    def predict(
-        self, test_dataset: AnyDataset, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
-    ) -> PredictionOutput:
-        """Like [`~transformers.Trainer.predict`], on pairs prepared as in [`evaluate`]."""
-        test_dataset = self._evaluated.prepare(test_dataset, "test_dataset")
-        self.snapshot.check()
-        self._before_evaluation([test_dataset])
-        return super().predict(test_dataset, ignore_keys, metric_key_prefix)
-
-    def get_eval_dataloader(self, eval_dataset: AnyDataset | str | None = None) -> Any:
-        """Like [`~transformers.Trainer.get_eval_dataloader`]. Persistent workers are kept for the trainer's own sets."""
-        self._eval_stream = None  # that of another set, where the loader of this one was kept
-        if eval_dataset is None or isinstance(eval_dataset, str):
-            return super().get_eval_dataloader(eval_dataset)
-        # Trainer keeps the loaders of all sets that it is given under one name, and would take that of an earlier one.
-        kept, self._eval_dataloaders = getattr(self, "_eval_dataloaders", {}), {}
-        try:
-            return super().get_eval_dataloader(eval_dataset)
-        finally:
-            self._eval_dataloaders = kept
-
-    def _get_dataloader(self, dataset: Any, *args: Any, is_training: bool = False, **kwargs: Any) -> Any:
-        if is_training:
-            with loading_alone(self.args):
-                return super()._get_dataloader(dataset, *args, is_training=True, **kwargs)
-        stream = self._eval_stream = counted_stream(dataset, self)
-        with loading_all_rows(self.args, counts=stream is not None):
-            return super()._get_dataloader(dataset if stream is None else stream, *args, **kwargs)
-
-    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
-        self._eval_rows = EvaluatedRows(self.accelerator)
-        # The next step's dropout is the same with and without an evaluation before it.
-        with own_randomness(self.accelerator.device), self._evaluating_set():
-            output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        rows = None if self._eval_stream is None else self._eval_stream.rows
-        if rows is not None:
-            output = first_rows(output, rows)
-        # Trainer averages the means of batches, which weights short answers too heavily.
-        for name, value in self._eval_metrics(self._eval_rows.by_name(rows)).items():
-            output.metrics[f"{metric_key_prefix}_{name}"] = value
-        return output
 
     # Checkpoints and the model card
 
