@@ -2,7 +2,7 @@
 Makes the cells of docs/results.md that are missing, and the pages that show them.
 
 ```bash
-python -m tests.reproduce                     # all: about 23 hours of one core, two cells at a time
+python -m tests.reproduce                     # all: about 20 hours of one core, two cells at a time
 python -m tests.reproduce --only base bct/1   # some of them
 python -m tests.reproduce --list              # what there is, and what is missing
 python -m tests.reproduce --cells_dir docs/results/again --only opct/1   # one of those that are being made again
