@@ -87,7 +87,7 @@ class OwnState:
     What accelerate knows of a trainer's process: the device, the precision, the plugins.
 
     accelerate keeps it once for a process. The next config empties it, and the next trainer fills it with its own
-    precision. The first trainer would go on in that precision, on a GPU even in float16, or fail.
+    precision. The first trainer would then compute in the second one's precision, or fail.
     """
 
     _holders = (PartialState, AcceleratorState)
@@ -108,8 +108,7 @@ class OwnState:
         try:
             yield
         finally:
-            self._states = self._now()
-            if all(before):
+            if any(before):
                 self._set(before)
 
     @staticmethod
@@ -134,19 +133,19 @@ class OwnState:
 
 def forget_other_precision(args: Any) -> None:
     """
-    Has accelerate forget the precision of an earlier trainer, which it would refuse to change. That of a user's own
-    `Accelerator` stays, and DeepSpeed has one of its own.
+    Has accelerate forget the precision of an earlier trainer, which it would refuse to change. DeepSpeed and FSDP keep
+    theirs.
     """
     state = AcceleratorState._shared_state
-    is_of_trainer = "_owner" in state and state.get("distributed_type") != DistributedType.DEEPSPEED
-    if is_of_trainer and state["_mixed_precision"] != args.mixed_precision:
+    is_kept = state.get("distributed_type") in (DistributedType.DEEPSPEED, DistributedType.FSDP)
+    if "_owner" in state and not is_kept and state["_mixed_precision"] != args.mixed_precision:
         AcceleratorState._reset_state()
 
 
 def take_out_autocast(model: Any) -> None:
     """
-    Takes out of a model's forward the mixed precision that accelerate has put there for a trainer. It would not put that of
-    another trainer in its place, which would answer and train in the first one's.
+    Takes out of a model's forward the mixed precision that accelerate has put there for a trainer. accelerate would not
+    replace it, so the next trainer would run in the first one's precision.
     """
     forward = vars(model).get("forward")
     is_bound = isinstance(forward, MethodType)
@@ -154,6 +153,7 @@ def take_out_autocast(model: Any) -> None:
         forward = converting.model_forward.__wrapped__  # which autocast was put around
         model.forward = MethodType(forward, model) if is_bound else forward
         model.__dict__.pop("_original_forward", None)
+    model.__dict__.pop("_is_accelerate_prepared", None)
 
 
 @contextmanager

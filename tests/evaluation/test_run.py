@@ -254,7 +254,7 @@ def test_faulty_arguments_from_python(tokenizer, monkeypatch):
         (
             Dataset.from_list(rows).to_pandas(),
             {},
-            "`pairs` must be rows, each with its columns by name, and a `DataFrame` gives",
+            "`pairs` must be rows with named columns, but a `DataFrame` gives",
         ),
         (rows, {"judge_questions": True}, "`judge_questions` is given, but no `judge`"),
         (rows, {"judge": Short()}, r"`judge` returned 0 judgement\(s\) for 1 prompt\(s\)"),

@@ -129,13 +129,13 @@ CASES: list[Case] = [
     Case(
         "own perturbation that fails",
         "`pairs`: a perturbation of one's own that raises an error",
-        "The perturbation `rumour` ended with NameError: name 'wording' is not defined",
+        "The perturbation `rumour` ended with NameError on source …: name 'wording' is not defined",
         lambda room: undeclared(room, ", suggests='wrong'", "wording"),
     ),
     Case(
         "own perturbation that edits the question",
         "`pairs`: a perturbation of one's own that edits the question, and does not say so",
-        "`rumour/train-00` changes the question's own text. Declare `keeps_question=False` with the perturbation that does.",
+        "`rumour/train-00` changes the text of the question of source …. Declare `keeps_question=False` with the perturbation that does.",
         lambda room: undeclared(room, ", suggests='wrong'", "draft.replace(cue.text)"),
     ),
     Case(

@@ -224,17 +224,20 @@ def louder(draft, cue):
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (raising, "The perturbation `raising` ended with KeyError: 'x'"),
+        (raising, "The perturbation `raising` ended with KeyError on source '[^']*': 'x'"),
         (
             without_position,
-            "`without_position` ended with ValueError: '' is not one of start, .* declare `positions` with",
+            "`without_position` ended with ValueError on source .*: '' is not one of start, .* unless the perturbation declares `positions`",
         ),
         (
             blank,
-            r"`blank/train-00` makes a pair that training would refuse: `perturbed_prompt` message 0 \(user\) is empty",
+            r"`blank/train-00` makes a pair of source '[^']*' that training would refuse: `perturbed_prompt` message 0 \(user\) is empty",
         ),
         (misspelt_role, "`misspelt_role/train-00` makes a pair .* has the role `asistant`: did you mean `assistant`"),
-        (louder, "`louder/train-00` changes the question's own text. Declare `keeps_question=False`"),
+        (
+            louder,
+            "`louder/train-00` changes the text of the question of source '[^']*'. Declare `keeps_question=False`",
+        ),
     ],
 )
 def test_own_perturbations_with_faults(own_registry, function, reason):

@@ -10,7 +10,7 @@ from tests.helpers.models import make_pairs, make_tokenizer
 from tests.helpers.on_policy import make_trainer as make_on_policy_trainer
 from tests.helpers.paired import make_trainer
 from trl_consistency.data.repeated_stream import CountedStream
-from trl_consistency.trainer import base
+from trl_consistency.trainer import evaluation
 from trl_consistency.trainer.evaluated_sets import loading_all_rows
 
 
@@ -72,7 +72,7 @@ class FilledStream(CountedStream):
 def of_several(monkeypatch):
     """Evaluations read streams as one of several processes does."""
     counted = lambda dataset, trainer: FilledStream(dataset) if isinstance(dataset, IterableDataset) else None  # noqa: E731
-    monkeypatch.setattr(base, "counted_stream", counted)
+    monkeypatch.setattr(evaluation, "counted_stream", counted)
 
 
 def test_a_set_after_a_stream_is_measured_to_its_end(tmp_path, of_several):

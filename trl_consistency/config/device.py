@@ -36,7 +36,7 @@ def own_randomness(device: torch.device | None) -> AbstractContextManager:
 
 @contextmanager
 def _own_randomness_of_mps() -> Iterator[None]:
-    state = torch.mps.get_rng_state()  # of the one device: `fork_rng` asks for that of each
+    state = torch.mps.get_rng_state()  # `fork_rng` would pass a device, which this function does not take
     try:
         with torch.random.fork_rng(devices=[]):
             yield

@@ -200,10 +200,8 @@ class PairConfig(_Arguments):
 
     def _check_mappings(self) -> None:
         """Checks options that TRL has parsed into mappings."""
-        for key in (
-            *("chat_template_kwargs", "generation_kwargs", "gradient_checkpointing_kwargs"),
-            "lr_scheduler_kwargs",
-        ):
+        names = ("chat_template_kwargs", "generation_kwargs", "gradient_checkpointing_kwargs", "lr_scheduler_kwargs")
+        for key in names:
             if not isinstance(getattr(self, key), dict | None):
                 raise ConsistencyError(f"`{key}` must be a mapping, got {getattr(self, key)!r}.")
         for fault in template_kwargs_faults(cast(dict[str, Any], self.chat_template_kwargs or {})):

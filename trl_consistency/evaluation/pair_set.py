@@ -56,8 +56,8 @@ class PairSet:
         rows = list(unformatted(pairs))
         if (other := next((row for row in rows if not isinstance(row, Mapping)), None)) is not None:
             raise ConsistencyError(
-                f"`pairs` must be rows, each with its columns by name, and a `{type(pairs).__name__}` gives {other!r:.40}. Take one split of several, "
-                "or make a data set of it (`Dataset.from_pandas`)."
+                f"`pairs` must be rows with named columns, but a `{type(pairs).__name__}` gives {other!r:.40}. Choose one split of several, "
+                "or convert a table with `Dataset.from_pandas`."
             )
         rows = list(map(dict, rows))
         check_keys(rows, "pairs")

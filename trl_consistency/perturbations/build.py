@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from string import ascii_uppercase
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 from ..data.answers import Spellings
 from ..data.pairs import MAX_REPORTED, report_faults
@@ -16,7 +16,7 @@ from .columns import DEFAULT_COLUMNS, Columns, columns_of, find_columns, late_co
 from .draft import POSITIONS
 from .jailbreak import BENIGN_REQUESTS
 from .provenance import WrongAnswer, check_choice, draw, perturb, possible_suggestions
-from .reading import with_class_names
+from .reading import classes_of, with_class_names
 from .registry import Perturbation, find_perturbations
 from .source import Source, content_text, read_source
 
@@ -234,7 +234,9 @@ def build_pairs(
     if benign_controls and not wrapped:
         raise ConsistencyError("`benign_controls` are for jailbreak wrappers, and `perturbations` has none.")
     there = columns_of(rows) if columns is None and isinstance(rows, Sequence) else None
-    rows = with_class_names(rows, getattr(rows, "features", None))
+    if isinstance(form := getattr(rows, "format", None), dict) and form["type"] not in (None, "custom"):
+        rows = cast(Any, rows).with_format(None)  # of NumPy or torch
+    rows = with_class_names(rows, classes_of(getattr(rows, "features", None)))
     first = next(rows, None)
     if first is None:
         raise ConsistencyError("The data set has no rows.")

@@ -34,7 +34,7 @@ class Draft:
         """Adds a paragraph at one of the `POSITIONS`, after any text already there."""
         if position not in POSITIONS:
             raise ValueError(
-                f"{position!r} is not one of {', '.join(POSITIONS)}. For `cue.position`, declare `positions` with the perturbation."
+                f"{position!r} is not one of {', '.join(POSITIONS)}. `cue.position` is empty unless the perturbation declares `positions`."
             )
         self.parts[position] = "\n\n".join(filter(None, (self.parts[position], text)))
 

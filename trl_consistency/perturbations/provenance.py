@@ -123,7 +123,8 @@ def perturb(source: Source, provenance: Provenance) -> dict[str, Any]:
         provenance, `question_intact`, `source_id` and the source's carried columns.
 
     Raises:
-        [`ConsistencyError`]: If the provenance names an unknown perturbation or wording.
+        [`ConsistencyError`]: If the provenance names an unknown perturbation or wording, or if a perturbation fails, makes
+            a pair that training would refuse, or edits a question that it says to keep.
     """
     drafts = {"clean": Draft(source), "perturbed": Draft(source)}
     steps = [_find_wording(step) for step in provenance.perturbation.split("+")]
@@ -145,10 +146,13 @@ def perturb(source: Source, provenance: Provenance) -> dict[str, Any]:
     clean, perturbed = drafts["clean"].text(), drafts["perturbed"].text()
     prompts = {f"{side}_prompt": draft.prompt() for side, draft in drafts.items()}
     if faults := row_checker(prompts, has_completion=False)(prompts):
-        raise ConsistencyError(f"`{provenance.perturbation}` makes a pair that training would refuse: {faults[0]}.")
+        raise ConsistencyError(
+            f"`{provenance.perturbation}` makes a pair of source {source.source_id!r} that training would refuse: {faults[0]}."
+        )
     if intact and not (source.question in clean and source.question in perturbed):
         raise ConsistencyError(
-            f"`{provenance.perturbation}` changes the question's own text. Declare `keeps_question=False` with the perturbation that does."
+            f"`{provenance.perturbation}` changes the text of the question of source {source.source_id!r}. Declare `keeps_question=False` with the "
+            "perturbation that does."
         )
     return {
         **prompts,
@@ -169,7 +173,7 @@ def _apply(entry: Perturbation, draft: Draft, cue: Cue) -> None:
         raise
     except Exception as error:  # a user's own function may raise anything
         raise ConsistencyError(
-            f"The perturbation `{entry.name}` ended with {type(error).__name__}: {one_line(error)}"
+            f"The perturbation `{entry.name}` ended with {type(error).__name__} on source {cue.source.source_id!r}: {one_line(error)}"
         ) from error
 
 

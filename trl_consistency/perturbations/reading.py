@@ -1,9 +1,10 @@
 """Streams rows of questions or prompts from a file or a data set."""
 
 import csv
+import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +40,19 @@ def read_rows(name: str, config: str | None = None, split: str = "train") -> Ite
     return _readable(name, _dataset_rows(name, config, split))
 
 
-def with_class_names(rows: Iterable[Mapping[str, Any]], features: Any) -> Iterator[dict[str, Any]]:
+def with_class_names(
+    rows: Iterable[Mapping[str, Any]], classes: Mapping[str, Sequence[str]]
+) -> Iterator[dict[str, Any]]:
     """
     Yields rows with the names of classes, for which `datasets` keeps numbers: a category 0 would be no `harmful` one, and an
-    answer 1 no `yes`. `features` are those of the data set, or None.
+    answer 1 no `yes`. `classes` has the names by column.
     """
-    from datasets import ClassLabel
-
-    classes = {column: of.names for column, of in (features or {}).items() if isinstance(of, ClassLabel)}
     for row in rows:
+        if not isinstance(row, Mapping):
+            raise ConsistencyError(
+                f"The data must be rows with named columns, but hold {row!r:.40}. Choose one split of several, or convert a table with "
+                "`Dataset.from_pandas`."
+            )
         # -1 stands for no class.
         named = {
             column: names[row[column]] if 0 <= row[column] < len(names) else None
@@ -111,16 +116,23 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
             types = {field.name: field.type for field in file.schema_arrow}
             rows = (row for batch in file.iter_batches(batch_size=1000) for row in batch.to_pylist())
             decoded = ({column: _decoded(value, types[column]) for column, value in row.items()} for row in rows)
-            yield from with_class_names(decoded, _features_of(file.schema_arrow))
+            yield from with_class_names(decoded, _classes_in(file.schema_arrow))
     except pyarrow.ArrowException as error:
         raise ConsistencyError(f"{path} cannot be read: {one_line(error)}") from None
 
 
-def _features_of(schema: Any) -> Any:
-    """Returns the features that `datasets` has written into a Parquet file, None without them."""
-    from datasets import Features
+def classes_of(features: Any) -> dict[str, Sequence[str]]:
+    """Returns the names of classes by column, from the features of a data set, which may be None."""
+    from datasets import ClassLabel
 
-    return Features.from_arrow_schema(schema) if b"huggingface" in (schema.metadata or {}) else None
+    return {column: of.names for column, of in (features or {}).items() if isinstance(of, ClassLabel)}
+
+
+def _classes_in(schema: Any) -> dict[str, Sequence[str]]:
+    """Returns what [`classes_of`] does, from what `datasets` has written into a Parquet file."""
+    written = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
+    features = written.get("info", {}).get("features", {})
+    return {column: of["names"] for column, of in features.items() if isinstance(of, dict) and "names" in of}
 
 
 def _decoded(value: Any, kind: Any) -> Any:
@@ -160,4 +172,4 @@ def _dataset_rows(name: str, config: str | None, split: str) -> Iterator[dict[st
     except (ValueError, OSError, RuntimeError) as error:
         there = "" if os.path.exists(name) else " (and no file or folder here has that name)"
         raise ConsistencyError(f"{name} cannot be loaded: {one_line(error)}{there}") from None
-    yield from with_class_names(dataset, dataset.features)
+    yield from with_class_names(dataset, classes_of(dataset.features))

@@ -379,10 +379,9 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         return result
 
     def _forget_preparation(self) -> None:
-        """Has accelerate prepare the model for this trainer's precision: another one's may have trained it since."""
+        """Takes another precision out of the model: a trainer of that precision may have trained it since."""
         if self.model_wrapped is self.model and not is_sharded(self.accelerator):
             take_out_autocast(self.model)
-            vars(self.model).pop("_is_accelerate_prepared", None)
 
     @property
     def _is_given_optimizer(self) -> bool:

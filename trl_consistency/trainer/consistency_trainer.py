@@ -367,7 +367,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         if self._rebalancing is not None:
-            # Where several processes resume a run in mid-epoch, Trainer does not tell the sampler which one it is.
+            # Where several processes resume a run in mid-epoch, Trainer does not tell the sampler the epoch.
             self._rebalancing.set_epoch(kwargs["epoch"])
         super()._run_epoch(*args, **kwargs)
 
@@ -512,10 +512,12 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
         logits, labels = None, None
         if not prediction_loss_only and self.paired_loss is None:
-            _, logits, labels = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+            with mixed_precision(self.accelerator):
+                _, logits, labels = super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
             self._metrics["eval"].clear()  # `evaluation_loop` replaces these means of batches
         inputs = self._prepare_inputs(inputs)
-        with torch.no_grad(), self.compute_loss_context_manager():
+        # accelerate's own autocast may not be in the model's forward: another trainer may have had the model since.
+        with torch.no_grad(), self.compute_loss_context_manager(), mixed_precision(self.accelerator):
             if self.paired_loss is None:
                 losses, watched = supervised_row_losses(
                     model,

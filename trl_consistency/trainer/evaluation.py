@@ -1,6 +1,6 @@
 """The evaluations of a trainer: their data sets, their rows, and what Trainer would take from the training."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
@@ -38,6 +38,7 @@ class EvaluationMixin(_Trainer):
     eval_dataset: Any
     snapshot: Snapshot
     _evaluated: EvaluatedSets
+    _forget_preparation: Callable[[], None]
 
     _evaluation_is_due = False  # whether the present evaluation is one that the options ask for
     _eval_dataloaders: dict[str, Any]  # with persistent workers, those of evaluations before
@@ -77,6 +78,8 @@ class EvaluationMixin(_Trainer):
             datasets = {name: self._evaluated.prepare(dataset, name) for name, dataset in named(eval_dataset).items()}
             eval_dataset = like(eval_dataset, datasets)
         self.snapshot.check()
+        if not self.is_in_train:
+            self._forget_preparation()
         self._before_evaluation(list(datasets.values()))
         logged, should_evaluate = len(self.state.log_history), self.control.should_evaluate
         metrics = super().evaluate(eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
@@ -99,6 +102,8 @@ class EvaluationMixin(_Trainer):
         """Like [`~transformers.Trainer.predict`], on pairs prepared as in [`evaluate`]."""
         test_dataset = self._evaluated.prepare(test_dataset, "test_dataset")
         self.snapshot.check()
+        if not self.is_in_train:
+            self._forget_preparation()
         self._before_evaluation([test_dataset])
         return super().predict(test_dataset, ignore_keys, metric_key_prefix)
 

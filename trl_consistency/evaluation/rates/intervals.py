@@ -127,15 +127,14 @@ class Sample:
     def __post_init__(self) -> None:
         outcomes = [bool(outcome) if isinstance(outcome, np.bool_) else outcome for outcome in self.outcomes]
         object.__setattr__(self, "outcomes", outcomes)
-        known = (True, False, *UNREAD_KINDS)
-        if other := [of for of in outcomes if not (isinstance(of, bool) or (isinstance(of, str) and of in known))]:
+        if other := [of for of in outcomes if not (isinstance(of, bool) or of in UNREAD_KINDS)]:
+            known = ", ".join(map(repr, (True, False, *UNREAD_KINDS)))
             raise ConsistencyError(
-                f"An outcome must be one of {', '.join(map(repr, known))}, got {other[0]!r}. Of a number, write `bool(...)`."
+                f"An outcome must be one of {known}, got {other[0]!r}. Of a number, write `bool(...)`."
             )
-        if not len(outcomes) == len(self.sources) == len(self.numbers()):
-            raise ConsistencyError(
-                f"{len(outcomes)} outcome(s) have {len(self.sources)} source(s): give one for each."
-            )
+        for name, given in (("source", self.sources), ("row", self.numbers())):
+            if len(given) != len(outcomes):
+                raise ConsistencyError(f"{len(outcomes)} outcome(s) have {len(given)} {name}(s): give one for each.")
 
     def numbers(self) -> Sequence[int]:
         """Returns the row of each answer."""

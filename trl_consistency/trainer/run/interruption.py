@@ -325,7 +325,7 @@ class Checkpoints:
                 _delete_damaged(run_dir, trainer.args.save_total_limit - 1)  # and one is written
         trainer.accelerator.wait_for_everyone()
         self._saved.add(trainer.state.global_step)
-        # That of an earlier checkpoint, which `save_only_model` would not replace
+        # The manifest of an earlier checkpoint: with `save_only_model`, nothing replaces it.
         trainer.state.stateful_callbacks.pop(MANIFEST, None)
         try:
             yield

@@ -20,8 +20,7 @@ def check_same(trainer: Any, run: dict[str, Any]) -> None:
     sets = {name: describe_rows(dataset) for name, dataset in named(trainer.eval_dataset).items()}
     compared = {*trainer.recorded_data, *OPTIONS, *GENERATION, "chat_template", "length", "rows_per_step"}
     # Of a sharded model, the first process alone may have the weights yet, and 4-bit weights may be rounded by each.
-    has_weights = not is_sharded(trainer.accelerator) and getattr(trainer.model, "hf_quantizer", None) is None
-    if has_weights:
+    if not is_sharded(trainer.accelerator) and getattr(trainer.model, "hf_quantizer", None) is None:
         compared |= {"model", "reference"}
     first, *others = gather_object([{name: value for name, value in run.items() if name in compared} | sets])
     for number, other in enumerate(others, 1):
