@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import TrainerCallback
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.paired import make_trainer
@@ -73,3 +74,44 @@ def test_a_config_made_between_a_trainer_and_its_training(tmp_path):
     for use in (trainer.train, trainer.save_model, lambda: trainer.evaluate(make_pairs(2))):
         make_config(tmp_path / "other")
         use()
+
+
+@pytest.mark.parametrize("is_bf16", [True, False])
+def test_evaluations_run_in_their_trainers_precision(tmp_path, is_bf16):
+    """Before a training, and after another trainer's: BCT alone relied on what accelerate had put into the model's forward."""
+    first = make_trainer(tmp_path / "first", bf16=True, max_steps=1)
+    first.train()
+    model, seen = first.model, set()
+    second = ConsistencyTrainer(
+        model,
+        make_config(tmp_path / "second", bf16=is_bf16, max_steps=1),
+        train_dataset=make_pairs(4),
+        processing_class=make_tokenizer(),
+    )
+    model.model.embed_tokens.register_forward_hook(lambda *_: seen.add(torch.is_autocast_enabled("cpu")))
+    second.evaluate(make_pairs(2))
+    assert seen == {is_bf16}
+    second.train()
+    seen.clear()
+    first.evaluate(make_pairs(2))
+    assert seen == {True}
+
+
+class MakesConfig(TrainerCallback):
+    """Prepares the next run, as a script may."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def on_train_end(self, *args, **kwargs):
+        make_config(self.folder)
+
+
+def test_a_config_made_in_a_training(tmp_path):
+    """What accelerate knew at the end of the training was kept for the trainer, and that was nothing."""
+    first = make_trainer(tmp_path / "first", max_steps=1)
+    first.add_callback(MakesConfig(tmp_path / "next"))
+    make_trainer(tmp_path / "second")
+    first.train()
+    first.save_model()
+    first.evaluate(make_pairs(2))
