@@ -27,8 +27,8 @@ from trl_consistency import ConsistencyError
 from trl_consistency.evaluation.rates.intervals import Values
 
 
-# The recipes whose answers are sampled: targets of BCT, also of a weaker model, and rollouts
-SAMPLED = ("bct", "bct_act", "opct", "policy_gradient", "stale_sft")
+# The recipes whose training data a GPU draws (targets of BCT, also of a weaker model, and rollouts), or the rules of reading choose
+DRAWN = ("bct", "bct_act", "opct", "policy_gradient", "stale_sft", "dpo")
 
 
 def fake_cell(job, seed):
@@ -330,20 +330,20 @@ def test_cells_that_were_made_again(folder, tmp_path):
     assert not set(variants) - {"BCT", "ACT"} & set(rows_of(page, "test"))
 
 
-def sampled_on_a_gpu():
-    """The cells whose targets or rollouts a GPU drew: on a CPU, others are drawn."""
+def trained_on_other_data():
+    """The cells whose targets, rollouts or preferences were made on a GPU, by older rules: now there are others."""
     of_table = rows_of(PAGE.read_text(), "again")
     cells = {job.title: job.cell for job in Plan().jobs()}
     return {
         title
         for title, row in of_table.items()
-        if row["made on"] != "CPU" and (cells[title].recipe.endswith(SAMPLED) and GREEDY[0] not in cells[title].flags)
+        if row["made on"] != "CPU" and (cells[title].recipe.endswith(DRAWN) and GREEDY[0] not in cells[title].flags)
     }
 
 
 def test_letters_and_capability_came_out_the_same():
     """As the page says of the cells that were made again."""
-    moved = sampled_on_a_gpu()
+    moved = trained_on_other_data()
     for title, row in rows_of(PAGE.read_text(), "again").items():
         for column in ("choices of letters", "questions of capability"):
             is_same = row[column].startswith("0 of ") or row[column] == "not measured"
@@ -353,7 +353,7 @@ def test_letters_and_capability_came_out_the_same():
 def test_shares_came_out_nearly_the_same():
     """As the page says of the models of which all seeds were made again."""
     old, new = Cells(Plan()), Cells(Plan(), AGAIN_DIR)
-    moved = {title.partition("/")[0] for title in sampled_on_a_gpu()}
+    moved = {title.partition("/")[0] for title in trained_on_other_data()}
     whole = [
         of.name
         for of in Plan().main
