@@ -322,6 +322,7 @@ def run_both(room, *args, setup=None):
     return [of.code for of in ended].count(0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     ["targets", "pairs", "convert", "evaluate", "lint", "bct", pytest.param("quickstart", marks=pytest.mark.slow)],

@@ -107,6 +107,7 @@ def trained(organism_dir):
     return AutoModelForCausalLM.from_pretrained(organism_dir), AutoTokenizer.from_pretrained(organism_dir)
 
 
+@pytest.mark.long
 def test_behaviour(trained):
     model, tokenizer = trained
     assert 500_000 <= model.num_parameters() <= 1_000_000
@@ -129,6 +130,7 @@ def test_behaviour(trained):
     assert sum(unread) <= 5
 
 
+@pytest.mark.long
 def test_self_check_agrees_with_generation(trained, organism_dir):
     """One forward pass over the expected sentences tells what greedy decoding would give."""
     model, tokenizer = trained

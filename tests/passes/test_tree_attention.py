@@ -81,6 +81,7 @@ def test_rows_in_one_row_do_not_see_each_other():
     assert torch.equal(rows.in_one_row().mask(None)[0, 0], expected)
 
 
+@pytest.mark.long
 def test_flex_attention_equals_sdpa_and_is_compiled_once(monkeypatch):
     """With the compiler's front alone: its kernels for CPUs know no dynamic lengths, and have no backward pass."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))

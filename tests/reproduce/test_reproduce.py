@@ -491,6 +491,7 @@ def test_a_cell_that_fails_stops_no_other(tmp_path, capfd):
     assert (places.cells / "base.json").is_file()
 
 
+@pytest.mark.long
 def test_committed_replies_have_the_committed_outcomes():
     """By the rules and keys as they are now, without the model: whoever changes them reads the finished cells again."""
     loaded = {of_set.plan.name: of_set for of_set in load(Plan(), Path("no_data"))[0]}

@@ -61,6 +61,7 @@ def test_nothing_is_told_where_they_agree():
 # In training
 
 
+@pytest.mark.long
 def test_honest_engine_is_undecided_and_then_passes(colocated, tmp_path, model_dir):  # noqa: F811
     trainer = make_trainer(tmp_path, str(model_dir), lora(), max_steps=12, vllm_check_every=5)
     origin = trainer.rollout_engine._origin
@@ -88,6 +89,7 @@ def test_engine_that_ignores_the_adapter(colocated, tmp_path, model_dir, monkeyp
     assert trainer.state.global_step == 1
 
 
+@pytest.mark.long
 def test_it_is_caught_within_ten_steps_of_becoming_distinguishable(
     colocated,  # noqa: F811
     tmp_path,
@@ -124,6 +126,7 @@ def test_it_is_caught_within_ten_steps_of_becoming_distinguishable(
     assert trainer.rollout_engine._origin.passed is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tolerance", [1e-3, 0.1])
 def test_engine_that_keeps_an_older_adapter(colocated, tmp_path, model_dir, monkeypatch, tolerance):  # noqa: F811
     """Checked after the steps 0, 1, 6, 11 and 16; the seventh adapter is that of step 5."""

@@ -208,6 +208,7 @@ def load(model_dir, kind):
     return AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "lora"),
     [

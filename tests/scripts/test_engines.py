@@ -71,6 +71,7 @@ def answers(folder):
     return [json.loads(line) for line in (folder / "answers.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.long
 def test_vllm_answers_as_transformers_in_one_pass(in_process, options, tmp_path):
     run([*options, "--output_dir", str(tmp_path / "transformers")])
     run([*options, "--output_dir", str(tmp_path / "vllm"), "--engine", "vllm"])
@@ -112,6 +113,7 @@ def test_a_killed_evaluation_goes_on(in_process, options, tmp_path, monkeypatch)
     assert answers(tmp_path / "killed") == answers(tmp_path / "whole")
 
 
+@pytest.mark.long
 def test_a_server_answers_as_transformers(served, options, tmp_path):  # noqa: F811
     run([*options, "--output_dir", str(tmp_path / "transformers")])
     complete, failed = served.complete, []
@@ -171,6 +173,7 @@ def test_answers_of_a_server_with_another_model_are_refused(served, options, rec
     assert not list(tmp_path.rglob("batch-*.json"))
 
 
+@pytest.mark.long
 def test_a_server_samples_without_defaults_of_the_model(served, options, tmp_path):  # noqa: F811
     run([*options, "--output_dir", str(tmp_path / "transformers")])
     served.defaults = {"repetition_penalty": 50.0, "top_k": 1, "presence_penalty": 1.0, "min_p": 0.9}

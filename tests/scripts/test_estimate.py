@@ -96,6 +96,7 @@ def test_checkpointing_and_smaller_batches_take_less(config_dir, method):
     assert total(per_device_train_batch_size=8, gradient_checkpointing=False) < 0.7 * kept
 
 
+@pytest.mark.long
 def test_the_largest_batch_that_is_looked_for_is_said_to_be_a_bound(config_dir, capsys):
     """1024 rows are no multiple of three rollouts."""
     words = (

@@ -84,6 +84,7 @@ def test_a_set_after_a_stream_is_measured_to_its_end(tmp_path, of_several):
     assert first == second
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("whole", [True, False])
 def test_predictions_of_a_stream_have_its_rows_alone(tmp_path, of_several, whole):
     trainer = make_trainer(tmp_path, PAIRS, per_device_eval_batch_size=2, eval_do_concat_batches=whole)

@@ -169,6 +169,7 @@ def test_signal_ends_the_run_with_a_checkpoint(whole, tmp_path, caplog, capfd, m
     assert torch.equal(weights(resumed), whole(method)[1])
 
 
+@pytest.mark.long
 def test_signal_to_one_of_two_processes_ends_both(processes, tmp_path, caplog):
     with socket.socket() as found:
         found.bind(("", 0))

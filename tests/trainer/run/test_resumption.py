@@ -28,8 +28,18 @@ from trl_consistency.trainer.run.resumption import STREAM_WARNING
 
 
 def make_trainer(
-    directory, pairs=None, model=None, lora_alpha=8, template=CHATML, anchors=None, eval_dataset=None, **options
+    directory,
+    pairs=None,
+    model=None,
+    lora_alpha=8,
+    template=CHATML,
+    anchors=None,
+    eval_dataset=None,
+    end=None,
+    **options,
 ):
+    tokenizer = make_tokenizer(template)
+    tokenizer.eos_token = end or tokenizer.eos_token
     options = {
         "save_strategy": "steps",
         "save_steps": 1,
@@ -44,7 +54,7 @@ def make_trainer(
         "train_dataset": make_pairs(12) if pairs is None else pairs,
         "anchor_dataset": anchors,
         "eval_dataset": eval_dataset,
-        "processing_class": make_tokenizer(template),
+        "processing_class": tokenizer,
         "peft_config": LoraConfig(r=4, lora_alpha=lora_alpha, target_modules="all-linear"),
     }
     if options["method"] == "opct":
@@ -403,8 +413,7 @@ def test_changed_base_of_a_reference(copy):
 
 def test_another_end_of_a_rollout(copy):
     """The rollouts of the resumed run ended elsewhere, and the card said nothing."""
-    trainer = make_trainer(copy("opct"), **BEGUN["opct"])
-    trainer.processing_class.eos_token = "<|endoftext|>"
+    trainer = make_trainer(copy("opct"), end="<|endoftext|>", **BEGUN["opct"])
     with pytest.raises(ConsistencyError, match=r"`eos_token`: <\|im_end\|> there, <\|endoftext\|> here"):
         trainer.train(resume_from_checkpoint=True)
 
