@@ -65,7 +65,8 @@ def loss_and_gradients(compute, model):
 def assert_same(ours, expected):
     torch.testing.assert_close(ours[0], expected[0], rtol=1e-5, atol=1e-6)
     assert expected[1].norm() > 0
-    assert (ours[1] - expected[1]).norm() <= 1e-5 * expected[1].norm()
+    # Rounding depends on the processor: Gemma 4's rollouts after a cache differed by 1.2e-5 on an Intel Xeon.
+    assert (ours[1] - expected[1]).norm() <= 2e-5 * expected[1].norm()
 
 
 def states_of(model, ids, method, with_grad):
