@@ -352,7 +352,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         if self.optimizer is not self._used_optimizer:
             self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
         checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
-        self._forget_preparation()
+        self._take_out_other_precision()
         with command_lock(self.args.output_dir, self.accelerator), self._training():
             given = held_by(self.optimizer) if self._is_given_optimizer else None
             self.trained_weights = describe_weights(self.model, self.base_is_another, given)
@@ -378,7 +378,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         self._check_reference()
         return result
 
-    def _forget_preparation(self) -> None:
+    def _take_out_other_precision(self) -> None:
         """Takes another precision out of the model: a trainer of that precision may have trained it since."""
         if self.model_wrapped is self.model and not is_sharded(self.accelerator):
             take_out_autocast(self.model)

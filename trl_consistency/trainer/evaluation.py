@@ -38,7 +38,7 @@ class EvaluationMixin(_Trainer):
     eval_dataset: Any
     snapshot: Snapshot
     _evaluated: EvaluatedSets
-    _forget_preparation: Callable[[], None]
+    _take_out_other_precision: Callable[[], None]
 
     _evaluation_is_due = False  # whether the present evaluation is one that the options ask for
     _eval_dataloaders: dict[str, Any]  # with persistent workers, those of evaluations before
@@ -79,7 +79,7 @@ class EvaluationMixin(_Trainer):
             eval_dataset = like(eval_dataset, datasets)
         self.snapshot.check()
         if not self.is_in_train:
-            self._forget_preparation()
+            self._take_out_other_precision()
         self._before_evaluation(list(datasets.values()))
         logged, should_evaluate = len(self.state.log_history), self.control.should_evaluate
         metrics = super().evaluate(eval_dataset, ignore_keys=ignore_keys, metric_key_prefix=metric_key_prefix)
@@ -103,7 +103,7 @@ class EvaluationMixin(_Trainer):
         test_dataset = self._evaluated.prepare(test_dataset, "test_dataset")
         self.snapshot.check()
         if not self.is_in_train:
-            self._forget_preparation()
+            self._take_out_other_precision()
         self._before_evaluation([test_dataset])
         return super().predict(test_dataset, ignore_keys, metric_key_prefix)
 
