@@ -16,7 +16,7 @@ from ..upstream import OwnState
 from .evaluated_sets import EvaluatedSets, counted_stream, first_rows, loading_all_rows, loading_alone
 from .row_evaluation import EvaluatedRows
 from .run.checks import check_set_names
-from .run.other_sets import is_another_set, mark_other_set
+from .run.other_sets import is_another_set, mark_other_set, name_set
 from .run.snapshot import Snapshot
 
 
@@ -88,6 +88,8 @@ class EvaluationMixin(_Trainer):
         is_one = not isinstance(eval_dataset, str | dict | None)  # Trainer calls this for each set of several
         if is_one and is_another_set(self, cast(AnyDataset, eval_dataset), metric_key_prefix):
             mark_other_set(self.state.log_history[logged:], metric_key_prefix)
+        if isinstance(eval_dataset, str):
+            name_set(self.state.log_history[logged:], eval_dataset, metric_key_prefix)
         return metrics
 
     def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:

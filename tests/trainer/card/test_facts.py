@@ -585,6 +585,18 @@ def test_another_set_under_the_name_of_one_that_was_held_out(tmp_path, name):
         assert f"- `eval_{key}_loss` {before[f'eval_{key}_loss']:.4g} at step 2" in card(trainer)[0]
 
 
+def test_one_set_of_several_keeps_its_name(tmp_path):
+    """`evaluate("b")` returns `eval_loss`, as Trainer's does, but the card says of which set it is."""
+    sets = {"a": make_pairs(3), "b": make_pairs(5)}
+    trainer = make_trainer(tmp_path, make_model(), pairs=make_pairs(), eval_dataset=sets)
+    trainer.train()
+    loss = trainer.evaluate("b")["eval_loss"]
+    text, _ = card(trainer)
+    assert f"- `eval_b_loss` {loss:.4g} at step 2" in text
+    assert "`eval_loss`" not in text
+    assert "eval_a_loss" not in text
+
+
 def test_second_training(tmp_path):
     """It goes on from the weights of the first, with the options of the second."""
     trainer = make_trainer(

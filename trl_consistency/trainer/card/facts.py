@@ -23,7 +23,7 @@ from ...smollm2.checkpoint import HUB_NAME, origin_of
 from ...upstream import get_config_model_id
 from ..run.best_checkpoint import best_step, missed_best
 from ..run.interruption import rows_per_step
-from ..run.other_sets import OF_ANOTHER_SET
+from ..run.other_sets import OF_ANOTHER_SET, OF_SET
 from ..run.overrides import overridden
 from ..run.resumption import describe_earlier, describe_history, past_methods
 from .other_options import describe_other_options, describe_precision
@@ -383,7 +383,7 @@ def _named(options: dict[str, Any]) -> list[str]:
 def _eval_results(trainer: Any) -> str:
     last_step = best_step(trainer) or trainer.state.global_step
     last = {
-        key: (value, entry["step"])
+        key.replace("eval_", f"eval_{entry[OF_SET]}_", 1) if OF_SET in entry else key: (value, entry["step"])
         for entry in trainer.state.log_history
         if entry["step"] <= last_step and not entry.get(OF_ANOTHER_SET)
         for key, value in entry.items()

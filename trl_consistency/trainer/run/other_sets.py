@@ -1,4 +1,4 @@
-"""Tells the losses of a trainer's own evaluation sets from those of others in Trainer's log."""
+"""Tells the losses of a trainer's own evaluation sets from each other, and from those of other sets, in Trainer's log."""
 
 from typing import Any
 
@@ -8,6 +8,8 @@ from .manifest import describe_rows
 
 # In an entry of Trainer's log: the evaluation was on other rows than the trainer's set of that name
 OF_ANOTHER_SET = "another_eval_dataset"
+# The trainer's set, of several, that an entry with the prefix `eval` is about
+OF_SET = "eval_dataset_name"
 
 
 def is_another_set(trainer: Any, dataset: AnyDataset, prefix: str) -> bool:
@@ -23,3 +25,10 @@ def mark_other_set(entries: list[dict[str, Any]], prefix: str) -> None:
     for entry in entries:
         if f"{prefix}_loss" in entry:
             entry[OF_ANOTHER_SET] = True
+
+
+def name_set(entries: list[dict[str, Any]], name: str, prefix: str) -> None:
+    """Names the set in entries of Trainer's log, if the `prefix` of its metrics does not: `evaluate("b")` logs `eval_loss`."""
+    if prefix == "eval":
+        for entry in entries:
+            entry[OF_SET] = name
