@@ -28,7 +28,7 @@ from ..data.prepare import is_prepared
 from ..data.rendering import ProcessingClass, check_same_tokens, load_processing_class
 from ..data.repeated_stream import Passes, SamePass
 from ..errors import ConsistencyError
-from ..files import write_text
+from ..files import write_bytes, write_text
 from ..generation.targets import Engine
 from ..log import get_logger
 from ..losses.meter import LossMeter
@@ -70,7 +70,13 @@ from .run.checks import (
 )
 from .run.data_checks import check_chat_template, check_tokenizer, checked_datasets
 from .run.interruption import Checkpoints, stopping_on_signals
-from .run.output_checks import check_adapter_folder, check_not_data_folder, check_not_model_folder, check_output_dir
+from .run.output_checks import (
+    check_adapter_folder,
+    check_not_data_folder,
+    check_not_model_folder,
+    check_output_dir,
+    other_page,
+)
 from .run.overrides import warn_of_overrides
 from .run.pushing import PushMixin
 from .run.resumption import RunRecord
@@ -473,17 +479,30 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
 
     @OwnState.kept
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Like [`~transformers.Trainer.save_model`], with the model card."""
+        """
+        Like [`~transformers.Trainer.save_model`], with the model card. In another folder than `args.output_dir`, a README.md that is
+        no model's card is kept, with a warning, and no card is written.
+        """
+        folder = output_dir or self.args.output_dir
         self.finiteness.check_before_saving()
         check_adapter_is_there(self.model)
         if self.args.should_save:
-            check_adapter_folder(output_dir or self.args.output_dir, is_peft_model(self.model))
+            check_adapter_folder(folder, is_peft_model(self.model))
         if is_peft_model(self.model):
             for config in self.model.peft_config.values():  # PEFT loads the base model at this revision
                 config.revision = base_revision(self) or config.revision
+        page = other_page(folder)  # PEFT would write into it
         super().save_model(output_dir, _internal_call)
-        if self.args.should_save:
-            self._write_card(output_dir or self.args.output_dir)
+        if not self.args.should_save:
+            return
+        if page is None:
+            self._write_card(folder)
+        else:
+            write_bytes(Path(folder) / "README.md", page)
+            logger.warning(
+                f"{folder} has a README.md that is no model's card. It was kept, and no card was written there. Rename it, and call "
+                "`save_model` again."
+            )
 
     @OwnState.kept
     def create_model_card(

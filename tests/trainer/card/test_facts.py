@@ -16,6 +16,7 @@ from trl_consistency import ConsistencyError, ConsistencyTrainer
 from trl_consistency.config.consistency_config import METHODS
 from trl_consistency.models.embedded_models import EMBEDDED, MODELS
 from trl_consistency.models.loading import warn_of_revisions
+from trl_consistency.perturbations.card import made_with
 from trl_consistency.publishing import Result, add_results, write_results
 from trl_consistency.publishing.page import RESULTS_END, RESULTS_START
 from trl_consistency.trainer.card.facts import describe_data
@@ -595,6 +596,23 @@ def test_one_set_of_several_keeps_its_name(tmp_path):
     assert f"- `eval_b_loss` {loss:.4g} at step 2" in text
     assert "`eval_loss`" not in text
     assert "eval_a_loss" not in text
+
+
+def test_a_page_of_the_user_in_another_folder_is_kept(tmp_path, caplog):
+    """The weights are saved there all the same."""
+    trainer = make_trainer(tmp_path, make_model(), pairs=make_pairs())
+    data = f"---\nlicense: mit\n---\n{made_with('pairs')}\n"
+    for place, text in (("notes", b"# Our notes\r\n"), ("data", data.encode())):
+        page = tmp_path / place / "README.md"
+        page.parent.mkdir()
+        page.write_bytes(text)
+        trainer.save_model(str(page.parent))
+        assert page.read_bytes() == text
+        assert (page.parent / "adapter_model.safetensors").is_file()
+        assert f"{page.parent} has a README.md that is no model's card. It was kept" in caplog.text
+    page.write_text("---\nlibrary_name: transformers\n---\n# An older card\n")
+    trainer.save_model(str(page.parent))
+    assert "An older card" not in page.read_text()
 
 
 def test_second_training(tmp_path):

@@ -38,19 +38,33 @@ def check_not_model_folder(output_dir: str, *models: Any) -> None:
 
 def check_not_data_folder(output_dir: str) -> None:
     """Raises [`ConsistencyError`] if a run would write its model's card over that of pairs, or over a page that is no card."""
-    card = Path(output_dir) / "README.md"
-    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-    for command in ("pairs", "convert"):
-        if made_with(command) in text:
-            raise ConsistencyError(
-                f"`output_dir` `{output_dir}` holds data that `trl-consistency {command}` wrote: the model's card would replace their "
-                "card. Choose another one."
-            )
-    if text.strip() and not text.lstrip("\ufeff").startswith("---"):  # the header of every model's card
+    if command := _command_of_card(output_dir):
+        raise ConsistencyError(
+            f"`output_dir` `{output_dir}` holds data that `trl-consistency {command}` wrote: the model's card would replace their "
+            "card. Choose another one."
+        )
+    if other_page(output_dir) is not None:
         raise ConsistencyError(
             f"`output_dir` `{output_dir}` has a README.md that is no model's card, and the model's would replace it. Choose another "
             "folder, or rename that file."
         )
+
+
+def other_page(folder: str) -> bytes | None:
+    """Returns the README.md of a folder if it is no model's card."""
+    text = _readme(folder)
+    is_card = text.lstrip("\ufeff").startswith("---") and _command_of_card(folder) is None
+    return (Path(folder) / "README.md").read_bytes() if text.strip() and not is_card else None
+
+
+def _command_of_card(folder: str) -> str | None:
+    """Returns the command that wrote the card of a folder of data, if one did."""
+    return next((command for command in ("pairs", "convert") if made_with(command) in _readme(folder)), None)
+
+
+def _readme(folder: str) -> str:
+    card = Path(folder) / "README.md"
+    return card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
 
 
 def check_report_folder(output_dir: str) -> None:
