@@ -3,6 +3,7 @@ import json
 import pyarrow
 import pyarrow.parquet
 import pytest
+import yaml
 from datasets import ClassLabel, Dataset, Features, Value, load_dataset
 
 from trl_consistency import ConsistencyError
@@ -107,6 +108,20 @@ def test_classes_are_read_by_their_names(tmp_path, kind):
     else:
         rows.to_parquet(path)
     assert [row["answer"] for row in read_rows(str(path))] == ["yes", "no", None]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "csv"])
+def test_classes_that_a_folders_card_declares(tmp_path, suffix):
+    features = [
+        {"name": "question", "dtype": "string"},
+        {"name": "answer", "dtype": {"class_label": {"names": {"0": "no", "1": "yes"}}}},
+    ]
+    header = yaml.safe_dump({"dataset_info": {"features": features}})
+    (tmp_path / "README.md").write_text(f"---\n{header}---\n")
+    rows = {"jsonl": ['{"question": "Is it?", "answer": 1}', '{"question": "Was it?", "answer": -1}']}
+    rows["csv"] = ["question,answer", "Is it?,1", "Was it?,-1"]
+    (tmp_path / f"train.{suffix}").write_text("\n".join(rows[suffix]))
+    assert [row["answer"] for row in read_rows(str(tmp_path))] == ["yes", None]
 
 
 def test_missing_file_and_data_set(tmp_path):

@@ -53,13 +53,19 @@ def with_class_names(
                 f"The data must be rows with named columns, but hold {row!r:.40}. Choose one split of several, or convert a table with "
                 "`Dataset.from_pandas`."
             )
-        # -1 stands for no class.
-        named = {
-            column: names[row[column]] if 0 <= row[column] < len(names) else None
-            for column, names in classes.items()
-            if isinstance(row.get(column), int)
+        yield {
+            **row,
+            **{column: _class_name(row[column], names) for column, names in classes.items() if column in row},
         }
-        yield {**row, **named}
+
+
+def _class_name(value: Any, names: Sequence[str]) -> Any:
+    """Returns the name of a class for its number, which CSV files hold as text. -1 stands for no class."""
+    if isinstance(value, str) and value not in names and value.removeprefix("-").isdecimal():
+        value = int(value)
+    if isinstance(value, int):
+        return names[value] if 0 <= value < len(names) else None
+    return value
 
 
 def _readable(name: str, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -135,6 +141,14 @@ def _classes_in(schema: Any) -> dict[str, Sequence[str]]:
     return {column: of["names"] for column, of in features.items() if isinstance(of, dict) and "names" in of}
 
 
+def _classes_declared(folder: str) -> dict[str, Sequence[str]]:
+    """Returns what [`classes_of`] does, from what the card of a data folder (README.md) declares."""
+    from datasets.info import DatasetInfosDict
+
+    infos = list(DatasetInfosDict.from_directory(folder).values())
+    return classes_of(infos[0].features) if len(infos) == 1 else {}
+
+
 def _decoded(value: Any, kind: Any) -> Any:
     """Returns a value of an Arrow type, with what `datasets` keeps as JSON read as `datasets` reads it."""
     import pyarrow
@@ -161,7 +175,7 @@ def _dataset_rows(name: str, config: str | None, split: str) -> Iterator[dict[st
         raise ConsistencyError(f"`dataset_split` is `{split}`, but {name} has only: {', '.join(files)}.")
     if files and all(path.suffix in ROW_TYPES for path in files[split]):
         for path in files[split]:
-            yield from read_rows(str(path))
+            yield from with_class_names(read_rows(str(path)), _classes_declared(name))
         return
     try:
         if files:
