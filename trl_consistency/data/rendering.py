@@ -214,7 +214,7 @@ def render_completion(
         if isinstance(prompt, str):
             _check_tokens(tokenizer, str(completion))
             eos_token, said = tokenizer.eos_token or "", str(completion)
-            if said.rstrip().endswith(eos_token):  # nothing comes after the end
+            if eos_token and said.rstrip().endswith(eos_token):  # nothing comes after the end
                 said = said.rstrip().removesuffix(eos_token)
             text = f"{prompt}{said}{eos_token}"
             return _encode(tokenizer, text) if tokenize else text
