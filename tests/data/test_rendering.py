@@ -4,7 +4,7 @@ import pytest
 import trl
 from tokenizers import processors
 
-from tests.helpers.models import CHATML, make_tokenizer
+from tests.helpers.models import CHATML, make_sentencepiece_tokenizer, make_tokenizer
 from tests.helpers.processors import TextProcessor
 from trl_consistency import InvalidPairsError
 from trl_consistency.data.rendering import render_completion, render_prompt
@@ -122,6 +122,21 @@ def test_a_template_that_renders_the_prompt_itself_differently_is_refused():
     assert text(tokenizer, render_completion(tokenizer, USER, "Paris.")) == " Paris.<|im_end|>"
     with pytest.raises(InvalidPairsError, match="writes the prompt itself in another way once an answer follows"):
         render_completion(tokenizer, [{"role": "system", "content": "Be brief."}, *USER], "Paris.")
+
+
+def test_completion_after_a_space_has_no_second_one():
+    """The prompt's last token is the space, and such a tokenizer puts one in front of every text."""
+    tokenizer = make_sentencepiece_tokenizer()
+    for prompt, completion in (("Answer: ", "A"), ("Answer:", " A"), ("Answer: (", "A)"), ("Answer:  ", " A")):
+        ids = render_prompt(tokenizer, prompt) + render_completion(tokenizer, prompt, completion)
+        assert tokenizer.decode(ids) == f"{prompt}{completion}</s>"
+
+
+@pytest.mark.parametrize("end", ["", "<|im_end|>", "<|im_end|>\n", " <|im_end|> \n"])
+def test_text_completion_ends_once(tokenizer, end):
+    ids = render_completion(tokenizer, "What?", f"Paris.{end}")
+    assert ids.count(tokenizer.eos_token_id) == 1
+    assert ids[-1] == tokenizer.eos_token_id
 
 
 def test_text_blocks_and_strings_render_alike(tokenizer):

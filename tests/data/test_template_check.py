@@ -1,4 +1,5 @@
 import json
+from datetime import datetime
 
 import pytest
 
@@ -6,6 +7,7 @@ from tests.helpers.models import CHATML, make_pairs, make_tokenizer
 from trl_consistency.data.prepare import prepare_pairs
 from trl_consistency.data.rendering import render_completion, render_prompt
 from trl_consistency.errors import InvalidPairsError
+from trl_consistency.trainer.run.data_checks import check_chat_template
 
 
 USER = {"role": "user", "content": "What is\n the capital?  "}
@@ -41,6 +43,40 @@ def changed(content: str) -> str:
 def test_templates_that_leave_out_text_are_refused(template, messages, tools, message):
     with pytest.raises(InvalidPairsError, match=f"the chat template leaves out or changes what .*{message}"):
         render_prompt(make_tokenizer(template), messages, tools)
+
+
+@pytest.mark.parametrize(
+    ("template", "messages", "tools", "message"),
+    [
+        (
+            CHATML.replace("if tools", "if no_tools"),
+            [{"role": "user", "content": "Please search."}],
+            TOOLS,
+            "`tools` says: 'search'",
+        ),
+        (
+            CHATML.replace(TURN, "{% if message.role == 'user' %}" + TURN + "{% endif %}"),
+            [SYSTEM, {"role": "user", "content": "What is it? Be  brief."}],
+            None,
+            "message 0 .system. says: 'Be brief.'",
+        ),
+    ],
+    ids=["tools", "system"],
+)
+def test_text_that_is_left_out_and_said_elsewhere_is_refused(template, messages, tools, message):
+    with pytest.raises(InvalidPairsError, match=f"{message} is not in the rendered text as often as it is said"):
+        render_prompt(make_tokenizer(template), messages, tools)
+
+
+def test_text_that_is_said_in_several_forms(tokenizer):
+    """A tool's result in JSON, and a thought that its message holds twice and the template writes once."""
+    assert render_prompt(tokenizer, [SYSTEM, {"role": "user", "content": "Be brief. Be brief."}, SYSTEM])
+    written = "(message.content | tojson if message.role == 'tool' else message.content)"
+    degrees = [{"role": "tool", "content": "22 \u00b0C\n"}, {"role": "assistant", "content": "22 \u00b0C"}]
+    ascii_alone = changed(written).replace("tojson", "tojson(ensure_ascii=True)")
+    assert render_prompt(make_tokenizer(ascii_alone), [USER, *degrees, USER])
+    twice = {"role": "assistant", "content": "<think>Hm.</think>Paris.", "reasoning_content": "Hm."}
+    assert render_prompt(tokenizer, [USER, twice])
 
 
 def test_what_templates_may_change():
@@ -82,3 +118,14 @@ def test_templates_by_name(tokenizer):
     by_name = make_tokenizer({"default": CHATML.replace("Tools", "None"), "tool_use": CHATML})
     assert render_prompt(by_name, [USER], TOOLS) == render_prompt(tokenizer, [USER], TOOLS)
     assert render_prompt(by_name, [USER]) == render_prompt(tokenizer, [USER])
+
+
+@pytest.mark.parametrize(("variables", "is_told"), [(None, True), ({"date_string": "26 Jul 2024"}, False)])
+def test_date_of_the_day_is_told(caplog, variables, is_told):
+    """As Llama 3's template: rows of another day, and the model's answers to them, are others."""
+    date = "{{ date_string if date_string is defined else strftime_now('%d %b %Y') }}"
+    tokenizer, pairs = make_tokenizer(f"Today: {date}\n{CHATML}"), make_pairs(2)
+    sets = {"train_dataset": pairs, "eval_dataset": pairs}
+    check_chat_template(tokenizer, sets, chat_template_kwargs=variables)
+    today = f"writes the day's date into prompts ({datetime.now().strftime('%d %b %Y')})"
+    assert caplog.text.count(today) == is_told

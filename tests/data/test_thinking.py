@@ -61,6 +61,22 @@ def test_markers_within_other_tokens():
 
 
 @pytest.mark.parametrize(
+    "markers", [("\u25c1think\u25b7", "\u25c1/think\u25b7"), ("\u3010\u601d\u3011", "\u3010/\u601d\u3011")]
+)
+def test_markers_whose_characters_are_several_tokens(markers):
+    """No token alone is such a character, and the thought was taken for a part of the answer."""
+    tokenizer, (opening, closing) = make_tokenizer(), markers
+    ids = tokenizer(text=f"{opening}Is it \u00c9vry?{closing}\n\nParis.<|im_end|>")["input_ids"]
+    assert len(tokenizer(text=opening[0])["input_ids"]) > 1
+    emptied = empty_thought([], ids, tokenizer, markers)
+    assert tokenizer.decode(emptied) == f"{opening}\n\n{closing}\n\nParis.<|im_end|>"
+    start, end = thought_span([], ids, tokenizer, markers)
+    assert (start, tokenizer.decode(ids[end:])) == (0, "\n\nParis.<|im_end|>")
+    before = tokenizer(text="Well: ")["input_ids"]
+    assert thought_span([], before + ids, tokenizer, markers) == (len(before), len(before) + end)
+
+
+@pytest.mark.parametrize(
     ("prompt", "completion", "thought"),
     [
         ("", "<think>x</think>y", "<think>x</think>"),

@@ -10,6 +10,7 @@ import torch
 
 from tests.helpers.models import make_model, make_tokenizer
 from tests.helpers.naive_answers import naive_answer
+from tests.helpers.processors import TextProcessor
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.evaluation import CapabilityResult, capability, measure_capability
 from trl_consistency.evaluation.capability import (
@@ -18,7 +19,7 @@ from trl_consistency.evaluation.capability import (
     capability_warnings,
     check_harness,
 )
-from trl_consistency.evaluation.capability_data import Question, read_capability
+from trl_consistency.evaluation.capability_data import Question, as_prompt, read_capability
 from trl_consistency.evaluation.rates.intervals import Sample, estimate
 from trl_consistency.evaluation.suites.completions import score_completions
 from trl_consistency.generation.answer_cache import TargetCache
@@ -468,3 +469,13 @@ def test_a_whole_folder(folder, model, tokenizer, capfd, caplog):
     assert {name: len(result.values) for name, result in found.items()} == dict.fromkeys(found, 5)
     assert found["more/mine"].metric == "accuracy"
     assert tokenizer.pad_token == "<|endoftext|>"
+
+
+@pytest.mark.parametrize("has_own", [True, False])
+def test_prompts_go_through_the_template_of_a_processor_or_its_tokenizer(tokenizer, has_own):
+    """Those of pairs do: without turns, a chat model's replies to the others could not be compared."""
+    processor = TextProcessor(make_tokenizer())
+    (processor.tokenizer if has_own else processor).chat_template = None
+    assert as_prompt(processor, "What?") == [{"role": "user", "content": "What?"}]
+    processor.chat_template = processor.tokenizer.chat_template = None
+    assert as_prompt(processor, "What?") == "What?"

@@ -96,6 +96,36 @@ def test_template_variables_of_text_are_refused():
         convert_pairs(pairs, "sft", chat_template_kwargs={"enable_thinking": False})
 
 
+def test_content_blocks_become_text():
+    """Templates of text models write a list as Python does, brackets and all."""
+    blocks = [{"type": "text", "text": "Lyon? "}, {"type": "text", "text": "Capital?"}]
+    answer = {"role": "assistant", "content": [{"type": "text", "text": "Paris."}], "reasoning_content": "Hm."}
+    pair = {
+        "clean_prompt": user("Capital?"),
+        "perturbed_prompt": [{"role": "user", "content": blocks}],
+        "completion": [answer],
+    }
+    (made,) = convert_pairs([pair], "sft").rows
+    assert made == {"prompt": user("Lyon? Capital?"), "completion": [{**answer, "content": "Paris."}]}
+
+
+def test_rows_with_other_template_variables_are_told():
+    pairs = [
+        capital(f"{row}?", "Rome!", completion="Oslo.", chat_template_kwargs={"no_think": True} if row else None)
+        for row in range(3)
+    ]
+    (warning,) = convert_pairs(pairs, "sft").warnings
+    assert warning.startswith("1 of 3 row(s) lack a variable of the chat template that others have (no_think).")
+    assert convert_pairs(pairs[1:], "sft").warnings == []
+    assert convert_pairs(pairs, "sft", chat_template_kwargs={"no_think": False}).warnings == []
+
+
+def test_tool_call_is_not_called_empty():
+    call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "search", "arguments": {}}}]}
+    found = convert_pairs([capital("1?", "Rome!", completion=[call])], "sft")
+    assert found.reasons() == {conversion.CALL: 1}
+
+
 def test_preferences_and_what_is_left_out(model, tokenizer, says):
     answers = {
         "1?": "Paris.", "Rome! 1?": "Rome.",  # a preference

@@ -80,6 +80,12 @@ CASES: list[Case] = [
         lambda room: convert(room, [{**CHAT, "completion": "Paris", "input_ids": [1]}], "--to", "sft", model=None),
     ),
     Case(
+        "conversion of a text column",
+        "`convert --to sft`: a column `text`, into which `SFTTrainer` would put the end of the answer",
+        "`…pairs.jsonl` has the column `text`, which has a meaning in TRL's format: rename it.",
+        lambda room: convert(room, [{**CHAT, "completion": "Paris", "text": "x"}], "--to", "sft", model=None),
+    ),
+    Case(
         "conversion of token ids",
         "`convert`: targets as token ids alone",
         "`…pairs.jsonl` has `completion_ids` without `completion`, and TRL's format holds text. `trl-consistency targets` "

@@ -46,6 +46,14 @@ def train_completion(template: str) -> Callable[[Room], None]:
     return meet
 
 
+def train_tools(room: Room) -> None:
+    """Training with a tool that a prompt names, and a chat template that writes no tools."""
+    tool = {"type": "function", "function": {"name": "calculator", "parameters": {}}}
+    asked = [{"role": "user", "content": "What does the calculator say?"}]
+    room.file("pairs.jsonl", [{"clean_prompt": asked, "perturbed_prompt": [*asked, *asked], "tools": [tool]}] * 2)
+    train_template(ALL_TEXT)(room)
+
+
 def replaced_by_folder(name: str) -> Callable[[Room], None]:
     """Training a model where a folder has the place of a file."""
 
@@ -212,6 +220,13 @@ CASES: list[Case] = [
             "{% set s = messages[0].content %}{% for m in messages[1:] %}{{ s if loop.last and m.role == 'user' }}"
             "{{ m.content }}{% endfor %}"
         ),
+    ),
+    Case(
+        "template without tools",
+        "A chat template without tools, where the prompt has the tool's name",
+        "…row 0: the chat template leaves out or changes what `tools` says: 'calculator' is not in the rendered text as often "
+        "as it is said. …",
+        train_tools,
     ),
     Case(
         "template opens a thought",

@@ -1,6 +1,7 @@
 import json
 import re
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
-from tests.helpers.models import make_pairs
+from tests.helpers.models import CHATML, make_pairs, make_tokenizer
+from tests.helpers.processors import TextProcessor
 from trl_consistency.cli import main as cli
 from trl_consistency.scripts import lint
 
@@ -62,6 +64,16 @@ def test_anchors_of_a_recipe_are_told(good_pairs, model_dir, tmp_path, capsys):
     told = "Training adds anchors: 20% of an epoch"
     assert told in capsys.readouterr().out
     assert told in (tmp_path / "lint.html").read_text()
+
+
+def test_template_of_another_model_whose_processor_has_none(monkeypatch):
+    """Its tokenizer has one; pairs were rendered with the model's own template."""
+    other = TextProcessor(make_tokenizer(f"Hm.{CHATML}"))
+    other.chat_template = None
+    monkeypatch.setattr(lint, "load_processing_class", lambda of, *_, **__: other if of == "b" else make_tokenizer())
+    of_model = SimpleNamespace(model_name_or_path="a", model_revision=None)
+    recipe = SimpleNamespace(chat_template_path="b", trust_remote_code=False)
+    assert lint.recipe_processing_class(of_model, recipe).chat_template == f"Hm.{CHATML}"
 
 
 def test_strict_without_findings(good_pairs, model_dir, capsys):

@@ -213,8 +213,10 @@ def render_completion(
     def render_whole(tokenize: bool) -> Any:
         if isinstance(prompt, str):
             _check_tokens(tokenizer, str(completion))
-            eos_token = tokenizer.eos_token or ""
-            text = f"{prompt}{completion}" + ("" if str(completion).endswith(eos_token) else eos_token)
+            eos_token, said = tokenizer.eos_token or "", str(completion)
+            if eos_token and said.rstrip().endswith(eos_token):  # nothing comes after the end
+                said = said.rstrip().removesuffix(eos_token)
+            text = f"{prompt}{said}{eos_token}"
             return _encode(tokenizer, text) if tokenize else text
         messages = _append(prompt, completion)
         return _apply_chat_template(
@@ -228,7 +230,7 @@ def render_completion(
     text = render_whole(tokenize=False)
     prompt_text = render_text(processing_class, prompt, tools, chat_template_kwargs)
     if text.startswith(prompt_text):
-        return tokenizer(text=text[len(prompt_text) :], add_special_tokens=False)["input_ids"]
+        return _encode_rest(tokenizer, text[len(prompt_text) :])
     # A template may write another generation header than the answer gets (for example with an empty thought that the
     # full conversation lacks). The completion then starts at the first difference.
     header = _generation_header(processing_class, prompt, tools, chat_template_kwargs)
@@ -337,6 +339,16 @@ def without_none(value: Any) -> Any:
 def has_equal_prompts(row: Mapping[str, Any]) -> bool:
     """Whether both prompts of a row are the same."""
     return bool(without_none(row["clean_prompt"]) == without_none(row["perturbed_prompt"]))
+
+
+def _encode_rest(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Returns the token ids of a text that goes on after others, without the space that some tokenizers put in front."""
+    line, alone, after = (
+        tokenizer(text=of, add_special_tokens=False)["input_ids"] for of in ("\n", text, f"\n{text}")
+    )
+    begins = tokenizer.convert_ids_to_tokens(alone[:1])
+    is_put_in_front = begins and begins[0].startswith("\u2581") and not text.startswith((" ", "\u2581"))
+    return after[len(line) :] if is_put_in_front and after[: len(line)] == line else alone
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:

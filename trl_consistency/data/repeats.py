@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .pairs import PROMPT_COLUMNS, parse_or_none
+from .rendering import without_none
 
 
 def first_rows(values: Iterable[Any]) -> np.ndarray:
@@ -27,7 +28,7 @@ def prompt_key(row: Mapping[str, Any], *columns: str) -> str:
     Spaces at the ends of a text and of its lines, the Unicode form, and text in one block or in none, make no other
     prompt.
     """
-    others = [parse_or_none(row.get(column)) or None for column in ("tools", "chat_template_kwargs")]
+    others = [without_none(parse_or_none(row.get(column))) or None for column in ("tools", "chat_template_kwargs")]
     return json.dumps([*(_plain(row.get(column)) for column in columns), *others], default=str, sort_keys=True)
 
 
@@ -43,9 +44,11 @@ def _plain(prompt: Any) -> Any:
     if not isinstance(prompt, list):
         return prompt
     turns = [{**turn, "content": _content(turn.get("content"))} if isinstance(turn, dict) else turn for turn in prompt]
-    # Data sets fill in the keys that only other rows' turns have.
+    # Data sets fill in the keys that only other rows have.
     return [
-        {key: value for key, value in turn.items() if value is not None} if isinstance(turn, dict) else turn
+        {key: without_none(value) for key, value in turn.items() if value is not None}
+        if isinstance(turn, dict)
+        else turn
         for turn in turns
     ]
 

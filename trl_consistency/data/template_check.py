@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..errors import InvalidPairsError, did_you_mean
 # Templates leave out the thoughts of earlier turns, because most models were trained so.
 _THOUGHT_MARK = re.compile(r"[<\[][^<>\[\]]*(?:think|thought)[^<>\[\]]*[>\]]", re.IGNORECASE)
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+_DATE = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1""")
 # The tags that transformers adds to Jinja
 _GENERATION = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
 
@@ -37,6 +39,14 @@ def template_variables(template: str) -> frozenset[str]:
     return frozenset(meta.find_undeclared_variables(environment.parse(_GENERATION.sub("", template))))
 
 
+def written_date(template: Any, text: str) -> str | None:
+    """Returns the day's date that a chat template (or one of several by name) has written into a text, or None."""
+    templates = template.values() if isinstance(template, dict) else [template]
+    formats = (of[1] for each in templates for of in _DATE.findall(each))
+    dates = (datetime.now().strftime(of) for of in formats)
+    return next((date for date in dates if len(date) > 4 and date in text), None)
+
+
 def check_rendered(text: str, messages: Sequence[dict[str, Any]], tools: list[dict] | None, is_complete: bool) -> None:
     """
     Raises [`InvalidPairsError`] if a rendered conversation lacks text of the messages or the names of the tools. White
@@ -45,19 +55,28 @@ def check_rendered(text: str, messages: Sequence[dict[str, Any]], tools: list[di
     """
     words = " ".join(text.split())
     asked = max((place for place, message in enumerate(messages) if message["role"] == "user"), default=-1)
-    of_tools = () if is_complete else [("`tools`", name) for tool in tools or () for name in _names(tool)]
-    of_messages = (
-        (f"message {place} ({message['role']})", piece)
+    of_tools = [] if is_complete else [("`tools`", _names(tool)) for tool in tools or ()]
+    of_messages = [
+        (f"message {place} ({message['role']})", list(_pieces(message, with_thoughts=place > asked)))
         for place, message in enumerate(messages)
         if not is_complete or place == len(messages) - 1
-        for piece in _pieces(message, with_thoughts=place > asked)
-    )
-    for where, piece in (*of_tools, *of_messages):
-        if not any(" ".join(form.split()) in words for form in _forms(piece)):
-            raise InvalidPairsError(
-                f"the chat template leaves out or changes what {where} says: {piece.strip()[:60]!r} is not in the "
-                "rendered text. Use another template, or take it out."
-            )
+    ]
+    said = [[" ".join(piece.split()) for piece in pieces] for _, pieces in (*of_tools, *of_messages)]
+    for where, pieces in (*of_tools, *of_messages):
+        for piece in pieces:
+            forms = {" ".join(form.split()) for form in _forms(piece)}
+            missing = not any(form in words for form in forms)
+            # Where others say it, too, it must be there as often.
+            if missing or sum(map(words.count, forms)) < _times(" ".join(piece.split()), said):
+                raise InvalidPairsError(
+                    f"the chat template leaves out or changes what {where} says: {piece.strip()[:60]!r} is not in the "
+                    f"rendered text{'' if missing else ' as often as it is said'}. Use another template, or take it out."
+                )
+
+
+def _times(piece: str, said: Sequence[Sequence[str]]) -> int:
+    """Returns how often messages and tools say a text. The pieces of one may hold the same text, such as a thought."""
+    return sum(max((other.count(piece) for other in pieces), default=0) for pieces in said) if piece else 0
 
 
 def _pieces(message: dict[str, Any], with_thoughts: bool) -> Iterator[str]:

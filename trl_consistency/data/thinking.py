@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from transformers import PreTrainedTokenizerBase
 
+from .highlights import token_texts
 from .rendering import Prompt, is_prefilled, message_text
 
 
@@ -97,6 +98,8 @@ def _find(ids: list[int], marker: str, tokenizer: PreTrainedTokenizerBase, last:
     if marker not in tokenizer.decode(ids):
         return None
     pieces = [tokenizer.decode([token]) for token in ids]
+    if marker not in "".join(pieces):  # some of its characters are several tokens
+        pieces = token_texts(ids, tokenizer)
     text = "".join(pieces)
     at = text.rfind(marker) if last else text.find(marker)
     if at < 0:
@@ -104,4 +107,6 @@ def _find(ids: list[int], marker: str, tokenizer: PreTrainedTokenizerBase, last:
     ends = list(accumulate(map(len, pieces)))
     start, end = bisect_right(ends, at), bisect_left(ends, at + len(marker)) + 1
     begin = ends[start] - len(pieces[start])
+    while start and not pieces[start - 1]:  # the first bytes of its first character
+        start -= 1
     return _Place(start, end, text[begin:at], text[at + len(marker) : ends[end - 1]])

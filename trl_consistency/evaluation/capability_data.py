@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ..data.folders import check_is_there, is_table, tables_in
 from ..data.pairs import MAX_REPORTED
-from ..data.rendering import ProcessingClass, Prompt, get_tokenizer, render_prompt
+from ..data.rendering import ProcessingClass, Prompt, chat_template_of, get_tokenizer, render_prompt
 from ..errors import ConsistencyError, InvalidPairsError
 from ..perturbations.reading import read_rows
 from .answers.preferences import answer_tokens
@@ -193,7 +193,7 @@ def text_tokens(tokenizer: ProcessingClass, text: Text) -> tuple[list[int], list
 
 def as_prompt(tokenizer: ProcessingClass, text: str) -> Prompt:
     """Returns a prompt as the user's turn, or as it is if there is no chat template."""
-    return [{"role": "user", "content": text}] if tokenizer.chat_template else text
+    return [{"role": "user", "content": text}] if chat_template_of(tokenizer) else text
 
 
 def token_ids(

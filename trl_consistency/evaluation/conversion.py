@@ -37,6 +37,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 PREFILLED = "the prompt ends with an assistant turn to continue, which TRL's formats cannot hold"
 EMPTY = "the clean answer is empty"
 UNFINISHED = "the clean answer is a thought without an answer after it"
+CALL = "the clean answer is a tool call without text"
 CUT = "the clean answer reached `max_completion_length` before its end"
 SAME_WORDS = "both answers are the same, word for word"
 SAME_ANSWER = "both answers say the same in other words"
@@ -47,6 +48,7 @@ _OF_TRL = (
     *("prompt", "chosen", "rejected", "messages", "conversations", "input_ids", "labels", "completion_mask"),
     *("assistant_masks", "ref_chosen_logps", "ref_rejected_logps"),
 )
+_OF_SFT = ("text",)  # `SFTTrainer` would put the end of an answer there, and not after the completion
 _MADE = ("chosen_outcome", "rejected_outcome")
 _NOT_KEPT = {*PAIR_COLUMNS, *RESERVED_COLUMNS, UNKNOWN}
 
@@ -173,7 +175,9 @@ def convert_pairs(
     rejected = []
     for number, row in enumerate(of_set.rows):
         replies = clean[number], perturbed[number] if perturbed else None
-        if reason := _reason(*replies):
+        given = row.get("completion")
+        is_call = isinstance(given, list) and bool(given[0].get("tool_calls"))
+        if reason := _reason(*replies, is_call):
             found.left_out.append(_left_out(row, reason, *(reply and reply.text for reply in replies)))
         else:
             found.rows.append(_converted(row, *replies, chat_template_kwargs or {}))
@@ -182,7 +186,21 @@ def convert_pairs(
         if any(column in row for row in found.rows):
             for row in found.rows:
                 row.setdefault(column, nothing)
-    return found._replace(warnings=[*found.warnings, *_rejected_warnings([reply for reply in rejected if reply])])
+    told = [*_variable_warnings(found.rows), *_rejected_warnings([reply for reply in rejected if reply])]
+    return found._replace(warnings=[*found.warnings, *told])
+
+
+def _variable_warnings(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Returns a warning of template variables that some rows have alone: TRL gives the others null, which `datasets` fills in."""
+    variables = [row.get("chat_template_kwargs", {}).keys() for row in rows]
+    names = sorted(set().union(*variables))
+    lacking = [of_row for of_row in variables if len(of_row) < len(names)]
+    if not lacking:
+        return []
+    return [
+        f"{len(lacking)} of {len(rows)} row(s) lack a variable of the chat template that others have ({', '.join(names)}). In TRL it is "
+        "null there, which a template may take for a value. Give all pairs the same variables in `chat_template_kwargs`."
+    ]
 
 
 def _rejected_warnings(rejected: Sequence[_Reply]) -> list[str]:
@@ -202,7 +220,7 @@ def sides_to_answer(of_set: PairSet, to: Format, name: str = "pairs") -> list[st
     if to not in FORMATS:
         raise ConsistencyError(f"`to` must be {' or '.join(map(repr, FORMATS))}, got {to!r}.")
     columns = {column for row in of_set.rows for column in row}
-    for column in _OF_TRL:
+    for column in (*_OF_TRL, *(_OF_SFT if to == "sft" else ())):
         if column in columns:
             raise InvalidPairsError(
                 f"`{name}` has the column `{column}`, which has a meaning in TRL's format: rename it."
@@ -363,12 +381,12 @@ def _graded(of_set: PairSet, answers: Sequence[Answer], options: AnswerOptions) 
     ]
 
 
-def _reason(clean: _Reply, perturbed: _Reply | None) -> str | None:
-    """Returns why a pair is left out, or None."""
+def _reason(clean: _Reply, perturbed: _Reply | None, is_call: bool) -> str | None:
+    """Returns why a pair is left out, or None. `is_call` says whether its `completion` calls tools."""
     if clean.is_cut:
         return CUT
     if not clean.said.strip():
-        return EMPTY if not clean.text.strip() else UNFINISHED
+        return (CALL if is_call else EMPTY) if not clean.text.strip() else UNFINISHED
     if perturbed is None:
         return None
     if clean.text.split() == perturbed.text.split():
@@ -397,8 +415,8 @@ def _converted(
     """Returns a row in TRL's format: a preference, or a prompt and completion if the perturbed prompt has no reply."""
     given = row.get("completion")
     is_given = isinstance(given, list) and message_text(given[0]) == clean.text
-    answer = without_none(given) if is_given else _as_completion(row, clean.text)
-    made = {"prompt": without_none(row["perturbed_prompt"])}
+    answer = _as_text(given) if is_given else _as_completion(row, clean.text)
+    made = {"prompt": _as_text(row["perturbed_prompt"])}
     if perturbed is None:
         made["completion"] = answer
     else:
@@ -410,6 +428,16 @@ def _converted(
     if variables := {**chat_template_kwargs, **(parse_json_column(row.get("chat_template_kwargs")) or {})}:
         made["chat_template_kwargs"] = without_none(variables)
     return made | _carried(row)
+
+
+def _as_text(prompt: Any) -> Any:
+    """Returns chat messages with text in place of content blocks, which templates of text models would write as Python does."""
+    if isinstance(prompt, str):
+        return prompt
+    return [
+        {**message, "content": message_text(message)} if isinstance(message.get("content"), list) else message
+        for message in without_none(prompt)
+    ]
 
 
 def _as_completion(row: dict[str, Any], text: str) -> Any:

@@ -27,7 +27,7 @@ from ..data.highlights import mark_pair
 from ..data.lint import SPAN_FINDINGS, LintReport, lint_pairs
 from ..data.pairs import check_prompt_columns
 from ..data.prepare import align_row, render_row
-from ..data.rendering import ProcessingClass, get_tokenizer, load_processing_class
+from ..data.rendering import ProcessingClass, chat_template_of, get_tokenizer, load_processing_class
 from ..errors import ConsistencyError, ends_with_message
 from ..evaluation.answers.generate import AnswerOptions
 from ..evaluation.answers.replies import check_markers
@@ -145,12 +145,12 @@ def main(
     check_engine(engine_args, model_args.model_name_or_path or "", model_args.load_in_4bit)
     rows = read_pairs(lint_args.pairs, script_args, dataset_args)
     processing_class = recipe_processing_class(model_args, recipe)
+    kwargs = as_template_kwargs(recipe.chat_template_kwargs)
     if rows:
         check_prompt_columns(list(dict.fromkeys(column for row in rows for column in row)), "pairs")
         chats = [row for row in rows if isinstance(row.get("clean_prompt"), list)]
         if chats:
-            check_chat_template(processing_class, {"pairs": chats}, ways_out="Set `chat_template_path`, or use")
-    kwargs = as_template_kwargs(recipe.chat_template_kwargs)
+            check_chat_template(processing_class, {"pairs": chats}, "Set `chat_template_path`, or use", kwargs)
     is_on_policy = bool(_ON_POLICY_ALONE & set(recipe_keys))
     generates = is_on_policy or recipe.needs_completions
     reserved = recipe.max_completion_length
@@ -235,9 +235,8 @@ def recipe_processing_class(model_args: ModelConfig, recipe: Any) -> ProcessingC
     if template and template.endswith((".jinja", ".j2")):
         processing_class.chat_template = read_template(template)
     elif template:
-        processing_class.chat_template = load_processing_class(
-            template, trust_remote_code=recipe.trust_remote_code
-        ).chat_template
+        source = load_processing_class(template, trust_remote_code=recipe.trust_remote_code)
+        processing_class.chat_template = chat_template_of(source)
     return processing_class
 
 

@@ -105,7 +105,7 @@ def render_sets(
     for name, of_set in sets.items():
         chats = [row for row in of_set.rows if isinstance(row["clean_prompt"], list)]
         if chats:
-            check_chat_template(processing_class, {name: chats}, ways_out="Use")
+            check_chat_template(processing_class, {name: chats}, "Use", kwargs)
     return {name: of_set.rendered(processing_class, name, kwargs) for name, of_set in sets.items()}
 
 

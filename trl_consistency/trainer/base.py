@@ -139,7 +139,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
     def _check_template(self, processing_class: Any, args: Any, datasets: dict[str, AnyDataset]) -> bool:
         """Checks the tokenizer and the chat template. Returns whether rows can be rendered before weights load."""
         check_tokenizer(processing_class, args)
-        check_chat_template(processing_class, datasets, ways_out="Use")
+        check_chat_template(processing_class, datasets, "Use", args.chat_template_kwargs)
         return True
 
     def _render(self, dataset: AnyDataset, processing_class: Any, args: Any, name: str) -> AnyDataset:

@@ -247,7 +247,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             return False
         if template is not None:
             processing_class.chat_template = read_template(template)
-        check_chat_template(processing_class, datasets)
+        check_chat_template(processing_class, datasets, chat_template_kwargs=args.chat_template_kwargs)
         if args.eos_token is not None:
             tokenizer.eos_token = args.eos_token
         return True

@@ -14,6 +14,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 
 from tests.helpers.models import CHATML, make_model, make_tokenizer
+from tests.helpers.processors import TextProcessor
 from trl_consistency import ConsistencyError
 from trl_consistency.cli import main as cli
 from trl_consistency.data.rendering import render_prompt
@@ -294,6 +295,25 @@ def test_multiple_choice_of_base_and_adapter(tmp_path, tokenizer, adapter_dir):
     [difference] = compare_suites(scores["base"], scores["lora"])
     assert difference.value == pytest.approx((sum(expected["lora"]) - sum(expected["base"])) / 12)
     assert not any("lora" in name for name, _ in model.named_modules())  # the model is given back as it was
+
+
+@needs_lm_eval
+def test_the_template_of_a_processor_is_used(tmp_path):
+    """Its tokenizer has none, and the questions came without turns."""
+    data = make_choices(tmp_path / "rows.jsonl", 12)
+    (tmp_path / "local.yaml").write_text(MULTIPLE_CHOICE.format(name="mc", file=data))
+    content = "(message.content if message.content is string else message.content[0].text)"
+    processor = TextProcessor(make_tokenizer(CHATML.replace("message.content", content)))
+    processor.tokenizer.chat_template = None
+    suite = [f"lm_eval:{tmp_path}/local.yaml"]
+    [found] = run_suites(make_model(), suite, None, processor)["base"]
+    right = naive_accuracy(make_model(), make_tokenizer(), [f"What is {n}?" for n in range(12)], [0, 1] * 6)
+    assert [bool(found.values[f"local_mc/{index}"]) for index in range(12)] == right
+    processor.chat_template = (
+        "{% for m in messages %}{% for block in m.content %}{{ block.text }}{% endfor %}{% endfor %}"
+    )
+    with pytest.raises(ConsistencyError, match="the chat template writes no message that is text"):
+        run_suites(make_model(), suite, None, processor)
 
 
 @needs_lm_eval
@@ -623,6 +643,7 @@ def test_prompts_that_come_together_are_answered_in_one_batch(tokenizer, monkeyp
         ("Is it Lyon or", None, "Is it Lyon or", ""),
         ("Is it Lyon?</think>Paris.", None, "Is it Lyon?", "Paris."),
         ("Is it Lyon? Or?</think>Paris? No.", "?", "Is it Lyon? Or?", "Paris"),
+        ("Is it Lyon?</think>\n\nParis.\n\nOr", "\n\n", "Is it Lyon?", "Paris."),
     ],
 )
 def test_a_thought_that_the_prompt_opens(monkeypatch, written, stop, thought, said):
@@ -640,6 +661,23 @@ def test_a_thought_that_the_prompt_opens(monkeypatch, written, stop, thought, sa
     output = asyncio.run(api.generate([ChatMessageUser(content="What is it?")], [], "none", config))
     reasoning, text = output.choices[0].message.content
     assert (reasoning.reasoning, text.text, output.completion) == (thought, said, said)
+
+
+@needs_inspect
+@pytest.mark.parametrize(("written", "reason"), [("Paris.<|im_end|>", "stop"), ("Paris. It", "max_tokens")])
+def test_an_answer_that_ends_at_the_limit_is_not_cut(tokenizer, monkeypatch, written, reason):
+    import asyncio
+
+    from inspect_ai.model import ChatMessageUser, GenerateConfig
+
+    from trl_consistency.evaluation.suites import inspect_model
+
+    reply = tokenizer(written)["input_ids"]
+    monkeypatch.setattr(inspect_model, "generate_targets", lambda model, prompts, *args, **options: [reply])
+    api = inspect_model.ConsistencyModelAPI("tiny", loaded_model=make_model(), processing_class=tokenizer)
+    config = GenerateConfig(max_tokens=len(reply))
+    output = asyncio.run(api.generate([ChatMessageUser(content="What is it?")], [], "none", config))
+    assert output.choices[0].stop_reason == reason
 
 
 @needs_inspect

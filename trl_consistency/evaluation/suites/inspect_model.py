@@ -133,11 +133,13 @@ class ConsistencyModelAPI(ModelAPI):
         end = thought_span(request.prompt_ids, ids, tokenizer)[1]  # the prompt may open the thought
         thought, text = (tokenizer.decode(part, skip_special_tokens=True) for part in (ids[:end], ids[end:]))
         thought = "".join(split_thought(thought))
+        text = text.lstrip() if end else text  # a stop sequence of line breaks does not end it there
         # Generation does not stop at stop sequences: cut the answer there.
         stops = [place for stop in config.stop_seqs or () if (place := text.find(stop)) >= 0]
         answer = after_thinking(text[: min(stops, default=len(text))])
         content = [ContentReasoning(reasoning=thought), ContentText(text=answer)] if thought else answer
-        is_cut = not stops and len(ids) == (config.max_tokens or self.max_tokens())
+        is_ended = bool(ids) and ids[-1] in end_tokens(self.model, self.processing_class)
+        is_cut = not stops and not is_ended and len(ids) == (config.max_tokens or self.max_tokens())
         return ModelOutput(
             model=self.model_name,
             choices=[

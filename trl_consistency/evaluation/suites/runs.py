@@ -11,7 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
-from ...data.rendering import ProcessingClass, get_tokenizer
+from ...data.rendering import SENTINEL, ProcessingClass, chat_template_of, get_tokenizer
 from ...errors import ConsistencyError, one_line
 from ...generation.options import own_options, reads_padding
 from .scores import SuiteScore, is_mean, suite_interval
@@ -103,6 +103,8 @@ def _run_lm_eval(
     from lm_eval.models.huggingface import HFLM
 
     tokenizer = deepcopy(get_tokenizer(processing_class))  # lm_eval sets a padding token on it
+    tokenizer.chat_template = chat_template_of(processing_class)  # which may be the processor's own
+    _check_takes_text(tokenizer, options.chat_template_kwargs)
     batch_size = 1 if reads_padding(model) else options.batch_size
     lm = HFLM(
         pretrained=model,
@@ -126,6 +128,21 @@ def _run_lm_eval(
         )
     outer = [task for task in (*groups, *loaded["tasks"]) if task not in inner]
     return [score for task in outer for score in _lm_eval_scores(suite, task, results["results"][task], results)]
+
+
+def _check_takes_text(tokenizer: Any, variables: Mapping[str, Any]) -> None:
+    """Raises [`ConsistencyError`] for a chat template that writes content blocks alone: lm-evaluation-harness gives it text."""
+    if not tokenizer.chat_template:
+        return
+    try:
+        written = tokenizer.apply_chat_template([{"role": "user", "content": SENTINEL}], tokenize=False, **variables)
+    except Exception:  # a template may raise anything, and does so again where the harness asks it
+        return
+    if SENTINEL not in written:
+        raise ConsistencyError(
+            "`suites`: the chat template writes no message that is text, and lm-evaluation-harness gives none in blocks: the model "
+            "would be asked nothing. Use suites under Inspect, or another template."
+        )
 
 
 def _lm_eval_scores(

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from accelerate import PartialState
 from datasets import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase, ProcessorMixin
 
@@ -14,6 +15,7 @@ from ...data.eval_sets import EvalDataset, named
 from ...data.pairs import AnyDataset, check_anchors, check_pairs
 from ...data.prepare import columns_of, unformatted
 from ...data.rendering import LONGEST_TEMPLATE, ProcessingClass, chat_template_of, get_tokenizer, render_text
+from ...data.template_check import written_date
 from ...errors import ConsistencyError, InvalidPairsError, one_line
 from ...log import get_logger
 
@@ -139,10 +141,11 @@ def check_chat_template(
     processing_class: ProcessingClass,
     datasets: dict[str, AnyDataset],
     ways_out: str = "Set `chat_template_path`, use",
+    chat_template_kwargs: dict[str, Any] | None = None,
 ) -> None:
     """
     Raises [`InvalidPairsError`] for chat messages without a chat template, or with one that renders the same messages
-    differently each time.
+    differently each time. Warns of one that writes the day's date.
     """
     first = {name: next(iter(dataset))["clean_prompt"] for name, dataset in datasets.items()}
     for name, prompt in first.items():
@@ -161,9 +164,19 @@ def check_chat_template(
             )
         texts: set[str] = set()
         with suppress(Exception):  # rendering all rows reports these errors
-            texts = {render_text(processing_class, prompt) for _ in range(3)}
+            texts = {
+                render_text(processing_class, prompt, chat_template_kwargs=chat_template_kwargs) for _ in range(3)
+            }
         if len(texts) > 1:
             raise InvalidPairsError(
                 f"`{name}`: the chat template renders the same messages differently each time, so that the two sides would "
                 "differ in more than the cue. Remove the time or the randomness from it."
+            )
+        dates = {written for text in texts if (written := written_date(chat_template_of(processing_class), text))}
+        if dates and name == next(iter(first)):
+            PartialState()  # the logger needs it
+            logger.warning(
+                f"The chat template writes the day's date into prompts ({dates.pop()}), so that a model which is trained and measured "
+                "on two days reads other prompts. Fix it in `chat_template_kwargs` if the template has a variable for it (Llama's is "
+                "`date_string`), or take it out of the template."
             )
