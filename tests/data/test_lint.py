@@ -332,6 +332,14 @@ def test_columns_that_would_be_ignored():
     assert report.has_findings()
 
 
+def test_a_column_that_the_first_row_lacks(tokenizer):
+    """As training says it, which reads the file as a table: the template was said to have refused the row."""
+    report = lint_pairs([pair(), pair(user("Why?"), completion_ids=[5, 2])], tokenizer)
+    assert report.reasons == {
+        0: "`completion_ids` is missing here though the column exists: give it for every row, or remove the column"
+    }
+
+
 def test_no_rows_are_a_finding():
     report = lint_pairs([], make_tokenizer())
     assert report.to_dict()["shared_tokens"] == {"min": 0, "median": 0, "max": 0}

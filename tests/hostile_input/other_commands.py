@@ -550,15 +550,15 @@ CASES: list[Case] = [
     Case(
         "targets over the pairs",
         "`targets`: the pairs as the file to write",
-        "`targets_file` …pairs.jsonl belongs to the data …pairs.jsonl, which the targets are made for: their rows would be replaced, or "
-        "doubled. Name a file elsewhere.",
+        "`targets_file` …pairs.jsonl belongs to the data …pairs.jsonl of this run: their rows would be replaced, or doubled. Name a file "
+        "elsewhere.",
         lambda room: room.train("", "--targets_file", str(room.path / "pairs.jsonl"), command="targets"),
     ),
     Case(
         "targets into the data",
         "`targets`: a file in the folder of the pairs",
-        "`targets_file` …data/targets.jsonl belongs to the data …data, which the targets are made for: their rows would be replaced, or "
-        "doubled. Name a file elsewhere.",
+        "`targets_file` …data/targets.jsonl belongs to the data …data of this run: their rows would be replaced, or doubled. Name a file "
+        "elsewhere.",
         lambda room: room.train(
             f"datasets:\n  - path: {room.file('data/train.jsonl', [CHAT]).parent}\n",
             "--targets_file",
@@ -599,8 +599,8 @@ CASES: list[Case] = [
     Case(
         "targets over files of the data",
         "`targets`: a file that `data_files` names as the file to write",
-        "`targets_file` …mine.jsonl belongs to the data …mine.jsonl, which the targets are made for: their rows would be replaced, or "
-        "doubled. Name a file elsewhere.",
+        "`targets_file` …mine.jsonl belongs to the data …mine.jsonl of this run: their rows would be replaced, or doubled. Name a file "
+        "elsewhere.",
         lambda room: room.train(
             f"datasets:\n  - path: json\n    data_files: {room.file('mine.jsonl', [CHAT])}\n",
             "--targets_file",
@@ -608,6 +608,46 @@ CASES: list[Case] = [
             command="targets",
             dataset_name="",
         ),
+    ),
+    Case(
+        "targets among files of a pattern",
+        "`targets`: a file that would be one of those that a pattern in `data_files` stands for",
+        "`targets_file` …more/targets.jsonl belongs to the data …more/*.jsonl of this run: their rows would be replaced, or doubled. Name a "
+        "file elsewhere.",
+        lambda room: room.train(
+            f"datasets:\n  - path: json\n    data_files: {room.file('more/mine.jsonl', [CHAT]).parent}/*.jsonl\n",
+            "--targets_file",
+            str(room.path / "more" / "targets.jsonl"),
+            command="targets",
+            dataset_name="",
+        ),
+    ),
+    Case(
+        "targets over anchors",
+        "`targets`: the recipe's anchors as the file to write",
+        "`targets_file` …anchors.jsonl belongs to the data …anchors.jsonl of this run: their rows would be replaced, or doubled. Name a "
+        "file elsewhere.",
+        lambda room: room.train(
+            "anchor_ratio: 0.5\n",
+            "--targets_file",
+            str(room.path / "anchors.jsonl"),
+            command="targets",
+            anchor_dataset_name=str(room.file("anchors.jsonl", [{"prompt": "Hi"}])),
+        ),
+    ),
+    Case(
+        "targets of a stream",
+        "`targets`: data that are streamed",
+        "`targets` reads all the data, which cannot be streamed: leave `dataset_streaming` (`streaming`) out.",
+        lambda room: room.train(
+            "dataset_streaming: true\n", "--targets_file", str(room.path / "t.jsonl"), command="targets"
+        ),
+    ),
+    Case(
+        "lint with an unknown end",
+        "`lint`: an `eos_token` that the tokenizer does not know",
+        "`eos_token` is 'nowhere', which is not a token of the tokenizer.",
+        lambda room: (room.file("pairs.jsonl", [CHAT]), room.lint("--eos_token", "nowhere")),
     ),
     Case(
         "list twice",

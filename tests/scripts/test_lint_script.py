@@ -1,10 +1,12 @@
 import json
 import re
+import sys
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
 import pytest
 import torch
+from datasets import ClassLabel, Dataset
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
@@ -72,8 +74,41 @@ def test_template_of_another_model_whose_processor_has_none(monkeypatch):
     other.chat_template = None
     monkeypatch.setattr(lint, "load_processing_class", lambda of, *_, **__: other if of == "b" else make_tokenizer())
     of_model = SimpleNamespace(model_name_or_path="a", model_revision=None)
-    recipe = SimpleNamespace(chat_template_path="b", trust_remote_code=False)
+    recipe = SimpleNamespace(chat_template_path="b", trust_remote_code=False, eos_token=None)
     assert lint.recipe_processing_class(of_model, recipe).chat_template == f"Hm.{CHATML}"
+
+
+def test_classes_are_read_by_their_names(tmp_path, model_dir, capsys):
+    """A folder's requests were taken for questions, whose `answer` is said in their cue."""
+    prompts = {"clean_prompt": "Make tea", "perturbed_prompt": "Sorry, no. Make tea"}
+    rows = Dataset.from_list([{**prompts, "category": "benign", "answer": "Sorry"}])
+    (tmp_path / "data").mkdir()
+    rows.cast_column("category", ClassLabel(names=["benign", "harmful"])).to_parquet(tmp_path / "data/train.parquet")
+    found = []
+    for pairs in (tmp_path / "data", tmp_path / "data" / "train.parquet"):
+        run("--pairs", pairs, "--model_name_or_path", model_dir, "--json")
+        found.append(json.loads(capsys.readouterr().out))
+    assert found[0] == found[1]
+    assert found[0]["leaked_target"] == 0
+
+
+def test_pairs_without_a_cue_are_told(tmp_path, model_dir, capsys):
+    """Training says that lint shows them. It said that no faults were found, and nothing else."""
+    (tmp_path / "pairs.jsonl").write_text(chat_pair("What?", "What?"))
+    page = tmp_path / "lint.html"
+    assert run("--pairs", tmp_path / "pairs.jsonl", "--model_name_or_path", model_dir, "--html", page, "--strict") == 0
+    told = "All of them have two equal prompts, so that there is no cue to learn to ignore."
+    assert told in capsys.readouterr().out
+    assert told in page.read_text()
+
+
+def test_a_recipes_end_of_turn_counts(model_dir, good_pairs, monkeypatch):
+    """The answers of the dose ran on over it, and templates that write it wrote another one."""
+    seen = []
+    monkeypatch.setattr(lint, "measure_dose", lambda model, of, *args, **kwargs: seen.append(of) or sys.exit(0))
+    options = ("--pairs", good_pairs, "--model_name_or_path", model_dir, "--eos_token", "<|im_start|>")
+    assert run(*options, "--dose") == 0
+    assert seen[0].eos_token == "<|im_start|>"
 
 
 def test_strict_without_findings(good_pairs, model_dir, capsys):
@@ -390,6 +425,25 @@ def test_dose_names_the_row_of_a_faulty_key(tmp_path, model_dir, keys, reason):
     path.write_text("\n".join(map(json.dumps, [prompts | {"clean_prompt": ""}, prompts | keys])))
     said = str(run("--pairs", path, "--model_name_or_path", model_dir, "--dose"))
     assert f"`pairs`: 1 of 2 row(s) cannot be used. Nothing was dropped; mend or remove it: row 1: {reason}" in said
+
+
+@pytest.mark.parametrize("prompt", [[1, 2], [{"role": "user", "content": 5}]])
+def test_dose_leaves_out_rows_that_cannot_be_used(model_dir, good_pairs, prompt, capsys):
+    """With an `answer`, they ended it with a traceback."""
+    with good_pairs.open("a") as file:
+        file.write(json.dumps({"clean_prompt": prompt, "perturbed_prompt": prompt, "answer": "A"}))
+    options = ("--pairs", good_pairs, "--model_name_or_path", model_dir, "--max_completion_length", 4, "--json")
+    assert run(*options, "--dose") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["rows"], found["empty"] + found["faulty"], found["dose"]["dose/pairs"]) == (5, 1, 4)
+
+
+def test_dose_names_the_row_that_is_too_long(tmp_path, model_dir):
+    """Its number was that among the rows that can be used."""
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(chat_pair("", "What?") + chat_pair("What?", "Lyon? What?") + chat_pair("What? " * 400, "Lyon?"))
+    said = str(run("--pairs", path, "--model_name_or_path", model_dir, "--dose"))
+    assert re.search(r"row 2: a prompt has \d+ tokens, which leaves no room in the model's context of 512", said)
 
 
 def test_dose_of_anchors(tmp_path, model_dir):

@@ -4,12 +4,14 @@ from datetime import date, datetime
 from unittest.mock import Mock
 
 import pytest
-from datasets import Dataset, load_dataset
+from datasets import ClassLabel, Dataset, load_dataset
+from trl.scripts.utils import DatasetConfig
 
 from tests.helpers.commands import adapter, launched
 from tests.helpers.models import CHATML, make_tokenizer
-from trl_consistency import ConsistencyTrainer
 from trl_consistency.cli import main as cli
+from trl_consistency.errors import ConsistencyError
+from trl_consistency.scripts import targets
 from trl_consistency.scripts.consistency import run
 
 
@@ -111,17 +113,69 @@ def test_values_that_json_does_not_have(tmp_path, recipe):
     assert (row["at"], row["share"], row["more"]) == ("2024-01-01 10:00:00", None, [{"day": "1969-07-20"}])
 
 
+def test_classes_come_out_as_their_names(tmp_path, recipe):
+    """A request of the category `harmful` became one of the category 1."""
+    rows = Dataset.from_list([{"clean_prompt": "a", "perturbed_prompt": "b", "category": "harmful"}])
+    rows = rows.cast_column("category", ClassLabel(names=["benign", "harmful"]))
+    (tmp_path / "data").mkdir()
+    rows.to_parquet(tmp_path / "data" / "train.parquet")
+    options = ["--dataset_name", str(tmp_path / "data"), "--output_dir", str(tmp_path / "out")]
+    cli(["targets", "--config", str(recipe), *options, "--targets_file", str(tmp_path / "targets.jsonl")])
+    assert json.loads((tmp_path / "targets.jsonl").read_text())["category"] == "harmful"
+
+
+def test_rows_that_fill_no_batch_get_their_targets(tmp_path, recipe, caplog):
+    """Training would leave them out, and this was said here."""
+    file, options = (
+        tmp_path / "targets.jsonl",
+        ["--dataloader_drop_last", "true", "--per_device_train_batch_size", "7"],
+    )
+    cli(["targets", "--config", str(recipe), *options, "--output_dir", str(tmp_path), "--targets_file", str(file)])
+    assert len(file.read_text().splitlines()) == 16
+    assert "leaves out" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("pattern", "file", "is_among"),
+    [
+        ("data/*.jsonl", "data/new.jsonl", True),
+        ("data/*.jsonl", "data/made/new.jsonl", False),
+        ("data/**/*.jsonl", "data/made/by/me/new.jsonl", True),
+        ("data/**", "data/made/by/new.jsonl", True),
+        ("data/*.parquet", "data/new.jsonl", False),
+        ("data/*.jsonl", "new.jsonl", False),
+        ("Qwen/pairs", "Qwen/pairs.jsonl", False),
+    ],
+)
+def test_which_files_a_pattern_stands_for(tmp_path, monkeypatch, pattern, file, is_among):
+    monkeypatch.chdir(tmp_path)
+    assert targets._is_among(tmp_path / file, pattern) == is_among
+
+
+@pytest.mark.parametrize(
+    "entry", [{"data_dir": "data", "data_files": "pairs.jsonl"}, {"data_dir": "data"}, {"data_files": "data/*"}]
+)
+def test_files_of_a_mixture(tmp_path, monkeypatch, entry):
+    """`data_files` are looked for in `data_dir`: the pairs were replaced by the targets."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "pairs.jsonl").write_text("{}")
+    names = targets._paths_of([DatasetConfig(path="json", **entry)])
+    with pytest.raises(ConsistencyError, match="belongs to the data data"):
+        targets._check_not_data("data/pairs.jsonl", list(names))
+
+
 def test_file_that_cannot_be_written(recipe):
     with pytest.raises(SystemExit, match=r"`--targets_file` `/dev/null/x\.jsonl` cannot be written"):
         cli(["targets", "--config", str(recipe), "--output_dir", "/tmp", "--targets_file", "/dev/null/x.jsonl"])
 
 
 def test_an_earlier_file_stays_until_the_new_one_is_whole(tmp_path, recipe, monkeypatch):
-    def half(trainer):
+    def half(rows, classes):
         yield {"clean_prompt": "a"}
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(ConsistencyTrainer, "dataset_with_targets", half)
+    monkeypatch.setattr(targets, "with_class_names", half)
     file = tmp_path / "targets.jsonl"
     file.write_text("earlier")
     with pytest.raises(

@@ -219,6 +219,23 @@ def test_pairs_with_targets_are_those_that_were_given(tmp_path):
     assert found["perturbed_prompt"] == pairs["perturbed_prompt"]
 
 
+@pytest.mark.parametrize(
+    ("streams", "method", "reason"),
+    [(True, "bct", "`train_dataset` is streamed"), (False, "act", r"`method` \['act'\] trains without answers")],
+)
+def test_pairs_that_have_no_targets_to_add(tmp_path, streams, method, reason):
+    """The stream ended with a traceback; of the method it was said that training would make targets."""
+    pairs = make_pairs(4, completion=streams)
+    trainer = ConsistencyTrainer(
+        make_model(),
+        make_config(tmp_path, method=method, max_steps=1),
+        train_dataset=pairs.to_iterable_dataset() if streams else pairs,
+        processing_class=make_tokenizer(),
+    )
+    with pytest.raises(ConsistencyError, match=reason):
+        trainer.dataset_with_targets()
+
+
 def test_rows_that_were_not_prepared_name_the_way_out(tmp_path):
     trainer = make_trainer(tmp_path, make_pairs(completion=False))
     with pytest.raises(ConsistencyError, match=r"call `train\(\)` or `evaluate\(\)`"):

@@ -71,6 +71,9 @@ TEXT_PROMPTS = (
     "its own at once. Give chat messages, unless that is meant"
 )
 
+# No fault either, where it is true of all rows: a data set may be one of several.
+NO_CUE = "have two equal prompts, so that there is no cue to learn to ignore"
+
 # These matter only to objectives that compare a shared span.
 SPAN_FINDINGS = ("no_shared_span", "header_only")
 
@@ -116,6 +119,11 @@ class LintReport:
         found = {name for name, rows in self.findings.items() if rows} - set(ignore)
         return not self.rows or bool(self.columns) or bool(found)
 
+    @property
+    def lacks_cues(self) -> bool:
+        """Whether all rows are anchors."""
+        return 0 < self.rows == len(self.anchors)
+
     def summary(self, ignore: Iterable[str] = ()) -> str:
         """Returns one line of counts, empty if nothing was found."""
         counts = [
@@ -123,8 +131,8 @@ class LintReport:
             for name, rows in self.findings.items()
             if rows and name not in ignore
         ]
-        if self.rows and len(self.anchors) == self.rows:
-            counts.append("all have two equal prompts, so that there is no cue to learn to ignore")
+        if self.lacks_cues:
+            counts.append(f"all {NO_CUE}")
         if self.text_prompts:
             counts.append(f"{len(self.text_prompts)} {TEXT_PROMPTS}")
         return f"of {self.rows} pair(s), {'; '.join(counts)}." if counts else ""
@@ -291,7 +299,7 @@ def lint_pairs(
     headers: dict[str, int] = {}
     count = 0
     for index, (row, finding, fault) in enumerate(
-        ((row, "", "") for row in rows) if is_prepared else _rendered(rows, render, "completion" in columns)
+        ((row, "", "") for row in rows) if is_prepared else _rendered(rows, render, columns)
     ):
         count += 1
         if fault:
@@ -363,14 +371,14 @@ def warn_of_findings(
 
 
 def _rendered(
-    rows: Iterable[Mapping[str, Any]], render: Callable[[dict[str, Any]], dict[str, Any]], has_completion: bool
+    rows: Iterable[Mapping[str, Any]], render: Callable[[dict[str, Any]], dict[str, Any]], columns: Collection[str]
 ) -> Iterator[tuple[dict[str, Any] | None, str, str]]:
     """
     Yields each row with its token ids (None if it has none), and its finding and the reason why it cannot be used (both empty
-    if it can).
+    if it can). Not every row must have all the `columns`.
     """
-    first = dict(next((row for row in rows if not is_empty(row)), {}))
-    check_row = row_checker(first, has_completion)
+    first = dict.fromkeys(columns) | dict(next((row for row in rows if not is_empty(row)), {}))
+    check_row = row_checker(first, has_completion="completion" in columns)
     for row in map(dict, rows):
         fault = "; ".join(check_row(row))
         if is_empty(row):

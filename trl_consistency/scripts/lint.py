@@ -38,8 +38,8 @@ from ..local_names import last_name
 from ..models.checks import context_of, load_config
 from ..models.embedded_models import EMBEDDED, resolve_model
 from ..organism.tokenizer import build_tokenizer
-from ..perturbations.reading import read_rows
-from ..trainer.run.data_checks import check_chat_template, read_template
+from ..perturbations.reading import classes_of, read_rows, with_class_names
+from ..trainer.run.data_checks import check_chat_template, check_tokenizer, read_template
 from .engine_arguments import EngineArguments
 from .engines import Checkpoint, check_engine, open_engine
 from .json_output import one_object
@@ -220,7 +220,8 @@ def read_pairs(
     if os.path.isfile(name) and not name.endswith(".json"):
         return list(read_rows(name))
     split = script_args.dataset_train_split
-    return list(get_split(load_pairs(script_args, dataset_args), split, "dataset_train_split"))
+    found = get_split(load_pairs(script_args, dataset_args), split, "dataset_train_split")
+    return list(with_class_names(found, classes_of(found.features)))
 
 
 def recipe_processing_class(model_args: ModelConfig, recipe: Any) -> ProcessingClass:
@@ -237,6 +238,8 @@ def recipe_processing_class(model_args: ModelConfig, recipe: Any) -> ProcessingC
     elif template:
         source = load_processing_class(template, trust_remote_code=recipe.trust_remote_code)
         processing_class.chat_template = chat_template_of(source)
+    if recipe.eos_token is not None:
+        check_tokenizer(processing_class, recipe).eos_token = recipe.eos_token
     return processing_class
 
 
@@ -278,19 +281,21 @@ def _measure_dose(
     from ..models.loading import BASE, load_model
     from .pair_sets import longest_prompt
 
+    numbers = [index for index in range(len(rows)) if index not in report.reasons]
+    checked = [{} if index in report.reasons else row for index, row in enumerate(rows)]
     for check in (check_keys, check_choices, check_spelling):
-        check(rows, "pairs")
+        check(checked, "pairs")
     base = Checkpoint(model_args.model_name_or_path or "", model_args.model_revision, recipe.trust_remote_code)
     quantization = get_quantization_config(model_args)
     model, processing_class = load_model(*base, quantization, cpu_dtype=model_args.dtype)
-    if recipe.chat_template_path:
+    if recipe.chat_template_path or recipe.eos_token is not None:
         processing_class = recipe_processing_class(model_args, recipe)
     usable = [
-        row | render_row(row, processing_class, False, chat_template_kwargs, 0, False)
-        for index, row in enumerate(rows)
-        if index not in report.reasons
+        rows[index] | render_row(rows[index], processing_class, False, chat_template_kwargs, 0, False)
+        for index in numbers
     ]
     sample = sample_pairs(usable, pairs, recipe.seed)
+    sample = [row | {"row_number": numbers[row["row_number"]]} for row in sample]
     if not sample:
         raise ConsistencyError("`dose`: there is no pair to measure it on; anchors show nothing.")
     length = recipe.max_completion_length or 256

@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..data.highlights import Token
-from ..data.lint import FINDINGS, SPAN_FINDINGS, TEXT_PROMPTS, LintReport
+from ..data.lint import FINDINGS, NO_CUE, SPAN_FINDINGS, TEXT_PROMPTS, LintReport
 from ..escaping import printable
 from ..evaluation.dose import Dose
 from ..pages import in_terminal, render
@@ -43,6 +43,8 @@ def counts_text(report: LintReport, irrelevant: Iterable[str] = (), anchor_ratio
     """Returns the report as text. `irrelevant` findings are marked as such. Training adds `anchor_ratio` of anchors."""
     alignment = report.alignment
     lines = [f"{report.rows} row(s), {len(report.anchors)} of them anchors.{_added(anchor_ratio)}"]
+    if report.lacks_cues:
+        lines.append(f"All of them {NO_CUE}.")
     if report.text_prompts:
         lines.append(f"{len(report.text_prompts)} of them {TEXT_PROMPTS}.")
     if alignment.rows:
@@ -177,6 +179,7 @@ def page(
         title=title,
         report=report,
         added=_added(anchor_ratio),
+        no_cue=NO_CUE,
         text_prompts=TEXT_PROMPTS,
         findings=findings,
         listed=_listed,

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from ..errors import ConsistencyError, ends_with_message
 from ..files import check_file, whole_file
 from ..json_files import as_json
 from ..log import get_logger
+from ..perturbations.reading import classes_of, with_class_names
 from ..upstream import end_run
 from .consistency import COMMAND
 from .json_output import one_object
@@ -45,27 +47,36 @@ class TargetsArguments(CommandArguments):
 
 
 def _paths_of(mixture: Sequence[Any]) -> Iterator[str]:
-    """Yields the files and folders that a mixture is read from, as far as they are on this machine."""
+    """Yields the files, patterns of files and folders that a mixture may be read from."""
     for entry in mixture:
         folder = os.path.join(entry.path, entry.data_dir) if entry.data_dir else entry.path
+        # Where `path` is a type of files, such as `json`, the folder is `data_dir` alone.
+        folders = [folder] if os.path.isdir(entry.path) else [folder, entry.data_dir or ""]
         files = entry.data_files or []
         if isinstance(files, dict):
             files = [
                 file for of_split in files.values() for file in ([of_split] if isinstance(of_split, str) else of_split)
             ]
         names = [files] if isinstance(files, str) else list(files)
-        yield from [*names, *(os.path.join(folder, name) for name in names)] if names else [folder]
+        yield from [*names, *(os.path.join(of, name) for of in folders for name in names)] if names else folders
 
 
 def _check_not_data(file: str, data: Sequence[str | None]) -> None:
-    """Raises [`ConsistencyError`] if the targets would replace the pairs, or become a further file of their folder."""
-    for name in data:
-        place = Path(os.path.realpath(name)) if name and os.path.exists(name) else None
-        if place is not None and place in (of := Path(os.path.realpath(file)), *of.parents):
+    """Raises [`ConsistencyError`] if the targets would replace the run's data, or become a further file of theirs."""
+    for name in filter(None, data):
+        if _is_among(Path(os.path.realpath(file)), name):
             raise ConsistencyError(
-                f"`targets_file` {file} belongs to the data {name}, which the targets are made for: their rows would be replaced, or "
-                "doubled. Name a file elsewhere."
+                f"`targets_file` {file} belongs to the data {name} of this run: their rows would be replaced, or doubled. Name a file "
+                "elsewhere."
             )
+
+
+def _is_among(file: Path, name: str) -> bool:
+    """Whether a file is the file of this name, is in the folder, or is one of those that the pattern stands for."""
+    place = os.path.realpath(name)
+    if os.path.exists(name):
+        return Path(place) in (file, *file.parents)
+    return file.match(place) or ("**" in name and fnmatch(str(file), place.replace("**/", "*")))
 
 
 @ends_with_message()
@@ -78,6 +89,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     training_args.eval_strategy = "no"
     training_args.do_eval = training_args.eval_on_start = False
     training_args.anchor_ratio = 0.0
+    training_args.dataloader_drop_last = False  # no row is left out here
+    data = [getattr(script_args, f"{of}dataset_name") for of in ("", "anchor_", "guard_", "guard_control_")]
     for name in ("anchor_dataset_name", "anchor_dataset_config", "anchor_dataset_split"):
         setattr(script_args, name, getattr(ConsistencyScriptArguments, name))
     if not training_args.needs_completions:
@@ -87,8 +100,12 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     file = targets_args.targets_file
     if not file.endswith(".jsonl"):
         raise ConsistencyError(f"`targets_file` {file} must end in .jsonl: it is written as JSON Lines.")
-    _check_not_data(file, [script_args.dataset_name, *_paths_of(other_args[1].datasets)])
+    _check_not_data(file, [*data, *_paths_of(other_args[1].datasets)])
     check_file(file, "targets_file")
+    if script_args.dataset_streaming or other_args[1].streaming:
+        raise ConsistencyError(
+            "`targets` reads all the data, which cannot be streamed: leave `dataset_streaming` (`streaming`) out."
+        )
     with parser.naming_given(), one_object(script_args.json) as printed:
         trainer = COMMAND.make_trainer(script_args, training_args, *other_args)
         if not needs_targets(trainer.train_dataset):
@@ -101,7 +118,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
             written, has_variables = 0, bool(trainer.args.chat_template_kwargs)
             with whole_file(file, option="targets_file") as lines:
                 # `datasets` needs disk space, too, to put the pairs together.
-                for row in trainer.dataset_with_targets():
+                found = trainer.dataset_with_targets()
+                for row in with_class_names(found, classes_of(found.features)):
                     if has_variables:
                         row = {**row, "chat_template_kwargs": parse_json_column(row["chat_template_kwargs"])}
                     lines.write(json.dumps(as_json(row), ensure_ascii=False) + "\n")

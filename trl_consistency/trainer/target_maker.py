@@ -78,6 +78,15 @@ class TargetMaker:
 
     def dataset_with_targets(self) -> Dataset:
         """See [`ConsistencyTrainer.dataset_with_targets`]."""
+        pairs = self.trainer.recorded_data["train_dataset"]  # without the anchors that are trained on with them
+        if isinstance(pairs, IterableDataset):
+            raise ConsistencyError(
+                "`train_dataset` is streamed, and has its completions already. For a data set with targets, load it without streaming."
+            )
+        if needs_targets(pairs) and not self.args.needs_completions:
+            raise ConsistencyError(
+                f"`method` {self.args.method} trains without answers, so its pairs have no targets. Set `method: bct`."
+            )
         tokenizer, variables = self.trainer._tokenizer, self.args.chat_template_kwargs or {}
 
         def add_target(row: dict[str, Any]) -> dict[str, Any]:
@@ -89,7 +98,6 @@ class TargetMaker:
                 target["chat_template_kwargs"] = json.dumps(variables_of(row, variables), ensure_ascii=False)
             return target
 
-        pairs: Any = self.trainer.recorded_data["train_dataset"]  # without the anchors that are trained on with them
         dataset = pairs.map(add_target, desc="Adding targets", load_from_cache_file=False)
         answered = dataset.filter(bool, input_columns="completion_ids", load_from_cache_file=False)
         if left_out := len(dataset) - len(answered):

@@ -5,7 +5,7 @@ from transformers import TrainerCallback
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.on_policy import make_on_policy_config
-from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
+from trl_consistency import ConsistencyError, ConsistencyTrainer, OnPolicyConsistencyTrainer
 from trl_consistency.evaluation.dose import measure_dose
 from trl_consistency.evaluation.grading.names import possible_answers
 from trl_consistency.trainer.callbacks import dose
@@ -83,6 +83,14 @@ def test_warning(tmp_path, caplog):
     cut, little = lines
     assert "16 of 16 answer(s) reached `max_completion_length`" in cut
     assert "nothing to train" in little
+
+
+def test_anchors_alone_are_refused(tmp_path):
+    """Nothing was measured, and nothing said of it."""
+    anchors = make_pairs(4).map(lambda row: {"perturbed_prompt": row["clean_prompt"]})
+    args = make_config(tmp_path, dose_check=True)
+    with pytest.raises(ConsistencyError, match="`dose_check`: there is no pair to measure it on"):
+        ConsistencyTrainer(make_model(), args, train_dataset=anchors, processing_class=make_tokenizer())
 
 
 @pytest.mark.parametrize("streams", [False, True])

@@ -332,6 +332,14 @@ def test_rows_without_a_key_are_counted(tmp_path, caplog):
     assert "3 of 4 row(s) of the guard's `eval_dataset` are not measured" in caplog.text
 
 
+@pytest.mark.parametrize("kind", ["pandas", "arrow"])
+def test_rows_in_another_format(tmp_path, kind):
+    """They are no mappings: the count of rows without a key ended with a traceback."""
+    plain = [{"clean_prompt": "1?", "perturbed_prompt": "2, no? 1?", "answer": "one"}]
+    guard = ConsistencyEvalCallback(make_trainer(tmp_path), Dataset.from_list(plain).with_format(kind), eval_every=1)
+    assert [row["answer"] for row in guard.sample.pairs] == ["one"]
+
+
 @pytest.mark.parametrize(("eval_every", "steps"), [(2, [0, 2, 3]), (50, [0, 3])])
 def test_the_last_step_is_measured_whatever_the_interval(tmp_path, monkeypatch, eval_every, steps):
     """What was lost after the last interval counts, too."""

@@ -30,11 +30,15 @@ class DoseCheck(TrainerCallback):
             )
         self.trainer = trainer
         self.pairs = sample_pairs(pairs, seed=trainer.args.seed)
+        if not self.pairs:
+            raise ConsistencyError(
+                "`dose_check`: there is no pair to measure it on; anchors show nothing. Leave it out."
+            )
         # Of a stream, no more than the sample is read.
         self.answers_of = pairs if isinstance(pairs, Dataset) else self.pairs
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step > 0 or not self.pairs:
+        if state.global_step > 0:
             return
         trainer = self.trainer
         model = trainer.accelerator.unwrap_model(trainer.model_wrapped)

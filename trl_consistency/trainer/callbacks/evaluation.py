@@ -6,6 +6,7 @@ from datasets import Dataset
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
+from ...data.prepare import unformatted
 from ...errors import ConsistencyError
 from ...evaluation.held_out import (
     CONTROL_ACCURACY,
@@ -120,7 +121,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
                 "or DeepSpeed, or measure the checkpoints afterwards."
             )
         sample = draw_sample(eval_dataset, control_dataset, num_rows, seed)
-        if keyless := sum(kind_of(row) == "no key" for row in eval_dataset):
+        if keyless := sum(kind_of(row) == "no key" for row in unformatted(eval_dataset)):
             logger.warning(
                 f"{keyless} of {len(eval_dataset)} row(s) of the guard's `eval_dataset` are not measured: they have neither an "
                 "`answer` nor the `category` `harmful` or `benign`."
