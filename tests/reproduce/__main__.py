@@ -5,7 +5,6 @@ Makes the cells of docs/results.md that are missing, and the pages that show the
 python -m tests.reproduce                     # all: about 20 hours of one core, two cells at a time
 python -m tests.reproduce --only base bct/1   # some of them
 python -m tests.reproduce --list              # what there is, and what is missing
-python -m tests.reproduce --cells_dir docs/results/again --only opct/1   # one of those that are being made again
 python -m tests.reproduce --read_again        # read the replies of finished cells by rules that have changed
 ```
 """

@@ -22,7 +22,6 @@ from trl_consistency.files import write_bytes, write_text
 FORMAT = 1
 ROOT = Path(__file__).parents[2]
 CELLS_DIR = ROOT / "docs" / "results" / "cells"
-AGAIN_DIR = CELLS_DIR.with_name("again")  # cells of today's code, until it has made all of them
 
 # The letter of each outcome, and of each reason why an answer is unread.
 LETTERS = {

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import t
 
-from tests.reproduce.cells import CELLS_DIR, margins_of, read_cell, replies_file, samples_of
-from tests.reproduce.plan import Job, Plan
+from tests.reproduce.cells import CELLS_DIR, margins_of, read_cell, samples_of
+from tests.reproduce.plan import Plan
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.evaluation.rates.intervals import (
     LEVEL,
@@ -66,10 +66,6 @@ class Cells:
             name: {of: run for of, run in runs.items() if of in (seed, None)} for name, runs in self.by_name.items()
         }
         return found
-
-    def has_replies(self, job: Job) -> bool:
-        """Whether the replies of a cell were kept, so that they can be read by the rules as they are."""
-        return replies_file(self.folder / f"{job.name}.json").is_file()
 
     def label(self, name: str) -> str:
         return next(cell.label for cell in self.plan.cells if cell.name == name)

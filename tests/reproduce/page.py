@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.reproduce.cells import AGAIN_DIR, CELLS_DIR, ROOT, counts
+from tests.reproduce.cells import CELLS_DIR, ROOT, counts
 from tests.reproduce.figures import (
     Cells,
     Figure,
@@ -220,40 +220,6 @@ def device_of(run: Mapping[str, Any]) -> str:
     return CPU if device == "cpu" else str(device)
 
 
-def devices_table(cells: Cells) -> str:
-    """Returns which cells were made on which device, with the versions of torch, and whether today's rules read them."""
-    made: dict[tuple[str, str, str], list[str]] = {}
-    for job in cells.plan.jobs():
-        if run := cells.by_name[job.cell.name].get(job.seed):
-            rules = "today's" if cells.has_replies(job) else "older"
-            made.setdefault((device_of(run), run["versions"]["torch"], rules), []).append(f"`{job.title}`")
-    rows = [(device, [torch, rules, " ".join(titles)]) for (device, torch, rules), titles in made.items()]
-    return str(row_table(["device", "torch", "rules of reading", "cells"], rows, aligned=False))
-
-
-def again_table(cells: Cells, again: Cells) -> str:
-    """Returns, for each cell that was made again, on what device, and how many of its outcomes differ from the older file's."""
-    rows = []
-    for job in cells.plan.jobs():
-        old, new = (of.by_name[job.cell.name].get(job.seed) for of in (cells, again))
-        if old is None or new is None:
-            continue
-        outcomes: dict[str, list[bool]] = {"words": [], "letters": [], "capability": []}
-        for name, of_set in new["sets"].items():
-            for side in ("clean", "perturbed"):
-                if side in of_set:
-                    before = old["sets"][name][side]
-                    outcomes[of_set["reading"]] += [a != b for a, b in zip(before, of_set[side], strict=True)]
-        for name, of_file in new["capability"].items():
-            if of_file["metric"] != "nats_per_token":
-                before = old["capability"][name]["values"]
-                outcomes["capability"] += [a != b for a, b in zip(before, of_file["values"], strict=True)]
-        texts = [f"{sum(found)} of {len(found):,}" if found else NOT_MEASURED for found in outcomes.values()]
-        rows.append((job.title, [device_of(old), device_of(new), *texts]))
-    columns = ["", "made on", "again on", "answers in words", "choices of letters", "questions of capability"]
-    return str(row_table(columns, rows, aligned=False))
-
-
 def variants_table(cells: Cells) -> str:
     """Returns what hyper-parameters do: the variants beside the recipes with the same seed."""
     figures = (
@@ -356,12 +322,6 @@ def categories_table(cells: Cells) -> str:
     return cells_table([cells.label(name) for name in SHORT], shown)
 
 
-def made_again(cells: Cells) -> Cells:
-    """Returns the cells of today's code: once it has made all of them, they are the cells."""
-    folder = cells.folder.parent / AGAIN_DIR.name
-    return Cells(cells.plan, folder) if folder.is_dir() else cells
-
-
 def value_text(cells: Cells, name: str, figure: Figure) -> str:
     """Returns a figure alone: `3.2%`."""
     return cell_text(cells, name, figure).partition(" (")[0]
@@ -376,10 +336,8 @@ TABLES: dict[str, Callable[[Cells], str]] = {
     "capability": capability_table,
     "distance": distance_table,
     "cost": cost_table,
-    "devices": devices_table,
     "claims": claims_table,
-    "again": lambda cells: again_table(cells, made_again(cells)),
-    "variants": lambda cells: variants_table(made_again(cells)),
+    "variants": variants_table,
 }
 METHODS: dict[str, Callable[[Cells], str]] = {"methods": lambda cells: short_table(cells, cell_text)}
 PAGES: dict[Path, dict[str, Callable[[Cells], str]]] = {

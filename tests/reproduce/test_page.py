@@ -2,33 +2,27 @@
 
 import random
 import re
-import shutil
 from statistics import mean
 
 import pytest
 
-from tests.reproduce.cells import AGAIN_DIR, FORMAT, ROOT, read_cell, replies_file, write_cell, write_replies
+from tests.reproduce.cells import FORMAT, ROOT, read_cell, replies_file, write_cell
 from tests.reproduce.figures import Cells, ratio, share
 from tests.reproduce.page import (
     CELLS_DIR,
     PAGE,
     PAGES,
     TABLES,
+    device_of,
     filled,
     given_suggestions,
     made_page,
-    of_test,
-    pooled_transfer,
     rows_of_categories,
     write_pages,
 )
-from tests.reproduce.plan import CAPABILITY, GREEDY, HUNDRED, SETS, Plan
+from tests.reproduce.plan import CAPABILITY, HUNDRED, SETS, Plan
 from trl_consistency import ConsistencyError
 from trl_consistency.evaluation.rates.intervals import Values
-
-
-# The recipes whose training data a GPU draws (targets of BCT, also of a weaker model, and rollouts), or the rules of reading choose
-DRAWN = ("bct", "bct_act", "opct", "policy_gradient", "stale_sft", "dpo")
 
 
 def fake_cell(job, seed):
@@ -172,7 +166,7 @@ def test_two_cells_are_compared_on_the_seeds_that_both_have(folder, page):
 
 def test_what_is_missing_is_said(page):
     for table in TABLES:
-        if table not in ("seeds", "claims", "devices", "again", "variants"):
+        if table not in ("seeds", "claims", "variants"):
             assert set(rows_of(page, table)["DPO"].values()) == {"not run"}, table
             assert "not run" not in rows_of(page, table)["KL"].values()
     seeds = rows_of(page, "seeds")["ACT: right with the cue"]
@@ -269,52 +263,18 @@ def test_cells_of_a_gpu_have_no_minutes_of_a_core(page):
     rows = rows_of(page, "cost")
     assert set(rows["KL"].values()) == {"on a GPU"}
     assert rows["MLPCT"]["training"] == "10.0"
-    devices = rows_of(page, "devices")
-    assert devices["NVIDIA H100"] == {"torch": "2.0", "rules of reading": "older", "cells": "`kl/1`"}
-    assert "`kl/1`" not in devices["CPU"]["cells"]
-    assert "`base`" in devices["CPU"]["cells"]
 
 
-def test_cells_whose_replies_can_be_read_again_are_named(folder, tmp_path):
-    shutil.copytree(folder, tmp_path / "cells")
-    for name in ("base", "bct-2"):
-        write_replies(replies_file(tmp_path / "cells" / f"{name}.json"), {})
-    part = made_page(PAGE, Cells(Plan(), tmp_path / "cells")).split("<!-- table: devices -->")[1]
-    lines = [line.split("|")[3:5] for line in part.split("<!-- end")[0].splitlines() if "CPU" in line]
-    by_rules = {rules.strip(): cells.split() for rules, cells in lines}
-    assert by_rules["today's"] == ["`base`", "`bct/2`"]
-    assert "`bct/1`" in by_rules["older"]
+def test_committed_cells_are_of_one_machine_and_can_be_read_again():
+    """As the page says."""
+    cells = Cells(Plan())
+    finished = [job for job in Plan().jobs() if job.seed in cells.by_name[job.cell.name]]
+    assert all(replies_file(cells.folder / f"{job.name}.json").is_file() for job in finished)
+    runs = [cells.by_name[job.cell.name][job.seed] for job in finished]
+    assert {(device_of(run), run["versions"]["torch"]) for run in runs} == {("CPU", "2.13.0+cpu")}
 
 
-def test_cells_that_were_made_again(folder, tmp_path):
-    """How many of their outcomes differ, and the variants beside their recipes with the same seed."""
-    for name in ("cells", "again"):
-        shutil.copytree(folder, tmp_path / name)
-    (tmp_path / "again" / "bct-2.json").unlink()
-    file = tmp_path / "again" / "bct-1.json"
-    cell = read_cell(file)
-    of_test, of_arc = cell["sets"]["test"], cell["capability"]["questions/arc_easy_train"]
-    of_test["clean"] = "".join("o" if letter == "r" else letter for letter in of_test["clean"])
-    of_arc["values"] = of_arc["values"].replace("0", "u")
-    write_cell(file, cell)
-    page = made_page(PAGE, Cells(Plan(), tmp_path / "cells"))
-    before = read_cell(tmp_path / "cells" / "bct-1.json")
-    right, wrong = (
-        before["sets"]["test"]["clean"].count("r"),
-        before["capability"]["questions/arc_easy_train"]["values"].count("0"),
-    )
-    again = rows_of(page, "again")
-    assert set(again) == {
-        job.title for job in Plan().jobs() if job.name not in ("bct-2", "dpo-1", "act-3", "system_prompt")
-    }
-    assert again["bct/1"] == {
-        "made on": "CPU",
-        "again on": "CPU",
-        "answers in words": f"{right} of 2,000",
-        "choices of letters": "0 of 600",
-        "questions of capability": f"{wrong} of 1,250",
-    }
-    assert again["kl/1"]["answers in words"] == "0 of 2,000"
+def test_variants_stand_beside_their_recipes_with_the_same_seed(folder, page):
     variants = rows_of(page, "variants")
     assert list(variants) == [
         "BCT",
@@ -325,45 +285,11 @@ def test_cells_that_were_made_again(folder, tmp_path):
         "ACT, rank 4",
         "ACT, layers 10 to 19",
     ]
+    cell = read_cell(folder / "bct-1.json")
     suggested = f"{100 * cell['sets']['test']['perturbed'].count('s') / 250:.1f}%"
     assert variants["BCT"]["suggested answers given"].split(" ")[0] == suggested
+    assert rows_of(page, "test")["BCT"]["suggested answers given"].split(" ")[0] != suggested
     assert not set(variants) - {"BCT", "ACT"} & set(rows_of(page, "test"))
-
-
-def trained_on_other_data():
-    """The cells whose targets, rollouts or preferences were made on a GPU, by older rules: now there are others."""
-    of_table = rows_of(PAGE.read_text(), "again")
-    cells = {job.title: job.cell for job in Plan().jobs()}
-    return {
-        title
-        for title, row in of_table.items()
-        if row["made on"] != "CPU" and (cells[title].recipe.endswith(DRAWN) and GREEDY[0] not in cells[title].flags)
-    }
-
-
-def test_letters_and_capability_came_out_the_same():
-    """As the page says of the cells that were made again."""
-    moved = trained_on_other_data()
-    for title, row in rows_of(PAGE.read_text(), "again").items():
-        for column in ("choices of letters", "questions of capability"):
-            is_same = row[column].startswith("0 of ") or row[column] == "not measured"
-            assert is_same != (title in moved), (title, column)
-
-
-def test_shares_came_out_nearly_the_same():
-    """As the page says of the models of which all seeds were made again."""
-    old, new = Cells(Plan()), Cells(Plan(), AGAIN_DIR)
-    moved = {title.partition("/")[0] for title in trained_on_other_data()}
-    whole = [
-        of.name
-        for of in Plan().main
-        if len(old.runs(of.name)) == len(new.runs(of.name)) == max(len(of.seeds), 1) and of.name not in moved
-    ]
-    assert {"base", "bct", "act", "opct", "bct_greedy", "kl"} <= {*whole}
-    for figure in (*of_test("test"), *of_test("test_categories"), pooled_transfer()):
-        for name in whole:
-            before, after = (cells.value(name, figure).value for cells in (old, new))
-            assert abs(after - before) < 0.01 + 1e-9, (name, figure.label)
 
 
 def test_the_same_questions_are_failed_by_all_trained_models():

@@ -15,7 +15,6 @@ import torch
 from tests.reproduce import __main__ as command
 from tests.reproduce import measure
 from tests.reproduce.cells import (
-    AGAIN_DIR,
     CELLS_DIR,
     FORMAT,
     letters_of,
@@ -495,9 +494,7 @@ def test_a_cell_that_fails_stops_no_other(tmp_path, capfd):
 def test_committed_replies_have_the_committed_outcomes():
     """By the rules and keys as they are now, without the model: whoever changes them reads the finished cells again."""
     loaded = {of_set.plan.name: of_set for of_set in load(Plan(), Path("no_data"))[0]}
-    files = [
-        file for folder in (CELLS_DIR, AGAIN_DIR) for file in folder.glob("*.json") if replies_file(file).is_file()
-    ]
+    files = [file for file in CELLS_DIR.glob("*.json") if replies_file(file).is_file()]
     assert len(files) > 1
     for file in files:
         sets, replies = read_cell(file)["sets"], read_replies(replies_file(file))
@@ -506,5 +503,5 @@ def test_committed_replies_have_the_committed_outcomes():
             assert of_sides["prompts"] == loaded[name].digest_of_prompts, (file.stem, name)
             again = read_words(loaded[name], of_sides)
             assert again == {side: sets[name][side] for side in again}, (
-                f"{file}: run `python -m tests.reproduce --read_again`, for those in {AGAIN_DIR.name} with `--cells_dir`"
+                f"{file}: run `python -m tests.reproduce --read_again`"
             )
