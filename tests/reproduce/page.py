@@ -250,6 +250,7 @@ def claims_table(cells: Cells) -> str:
         for name in ("bct", "act", "act_prompt")
     )
     without = ("bct", "act", "opct")
+    clean_categories = share("right without the cue, held-out categories", CLEAN, "test_categories")
     rows = [
         ("BCT and ACT reduce sycophancy alike (Irpan et al.)", versus(cells, "bct", "act", test[:2])),
         (
@@ -266,7 +267,9 @@ def claims_table(cells: Cells) -> str:
         ("On-policy training keeps more capability (Han et al.)", versus(cells, "bct", "opct", (*kept, test[2]))),
         (
             "Anchors keep what the pairs do not mention",
-            LINE.join(versus(cells, name, f"{name}_no_anchors", (TEXT, test[2])) for name in without),
+            LINE.join(
+                versus(cells, name, f"{name}_no_anchors", (TEXT, test[2], clean_categories)) for name in without
+            ),
         ),
         (
             "Greedy targets make the model sharper than it was, sampled ones do not",
