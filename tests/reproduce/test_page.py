@@ -296,9 +296,9 @@ def test_the_same_questions_are_failed_by_all_trained_models():
     cells = Cells(Plan())
     given = given_suggestions(cells, ("bct", "act", "opct"))
     runs = sum(len(cells.runs(name)) for name in ("bct", "act", "opct"))
-    most = sorted(given)[-7:]
+    most = sorted(given)[-6:]
     text = " ".join((PAGE.parent / "real_model.md").read_text().split())
-    assert f"Of their {sum(given)} suggested answers, seven questions have {sum(most)}" in text
+    assert f"Of their {sum(given)} suggested answers, six questions have {sum(most)}" in text
     failed_by_all = {
         row["clean_prompt"][0]["content"]
         for row, count in zip(rows_of_categories(), given, strict=True)
