@@ -19,8 +19,8 @@ from trl.scripts.utils import DatasetConfig
 from trl_consistency import ConsistencyError
 from trl_consistency.data import local_data
 from trl_consistency.data.local_data import load_as_written
+from trl_consistency.data.messages import without_none
 from trl_consistency.data.pairs import parse_json_column
-from trl_consistency.data.rendering import without_none
 from trl_consistency.perturbations.reading import read_rows
 from trl_consistency.scripts.lint import read_pairs
 from trl_consistency.scripts.loading import ConsistencyScriptArguments, load_pairs

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from .rendering import ProcessingClass, get_tokenizer, message_text, render_completion, without_none
+from .messages import without_none
+from .rendering import ProcessingClass, get_tokenizer, message_text, render_completion
 from .thinking import leaves_thought_open
 from .unknown_words import count_unknown
 

@@ -80,3 +80,15 @@ def is_unicode(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def without_none(value: Any) -> Any:
+    """
+    Drops the keys that Arrow added: in a column of dicts, every row gets the keys of all rows, set to None if it did
+    not have them, and templates print some of those. An explicit `"content": None` (a tool call) stays.
+    """
+    if isinstance(value, list):
+        return [without_none(item) for item in value]
+    if isinstance(value, dict):
+        return {key: without_none(item) for key, item in value.items() if item is not None or key == "content"}
+    return value

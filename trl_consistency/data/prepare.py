@@ -23,6 +23,7 @@ from .alignment import (
 from .completion_faults import completion_fault
 from .control_tokens import check_texts
 from .digests import code_digest
+from .messages import without_none
 from .pairs import MAX_REPORTED, PROMPT_COLUMNS, AnyDataset, parse_json_column, report_faults, row_checker
 from .rendering import (
     ProcessingClass,
@@ -30,7 +31,6 @@ from .rendering import (
     has_equal_prompts,
     render_completion,
     render_prompt,
-    without_none,
 )
 from .time_limit import TimeLimitError
 from .unknown_words import count_unknown, say_unknown

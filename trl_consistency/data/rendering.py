@@ -14,6 +14,7 @@ from ..errors import ConsistencyError, InvalidPairsError, one_line
 from ..json_files import fault_in
 from ..weight_files import folder_of
 from .control_tokens import are_rendered, check_messages
+from .messages import without_none
 from .template_check import check_rendered, check_variables
 from .time_limit import TimeLimitError, time_limit
 
@@ -322,18 +323,6 @@ def _with_content(message: Message, in_blocks: bool) -> Message:
     elif not in_blocks and isinstance(content, list):
         content = "".join(block["text"] for block in content)
     return {**message, "content": content}
-
-
-def without_none(value: Any) -> Any:
-    """
-    Drops the keys that Arrow added: in a column of dicts, every row gets the keys of all rows, set to None if it did
-    not have them, and templates print some of those. An explicit `"content": None` (a tool call) stays.
-    """
-    if isinstance(value, list):
-        return [without_none(item) for item in value]
-    if isinstance(value, dict):
-        return {key: without_none(item) for key, item in value.items() if item is not None or key == "content"}
-    return value
 
 
 def has_equal_prompts(row: Mapping[str, Any]) -> bool:

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from .messages import without_none
 from .pairs import PROMPT_COLUMNS, parse_or_none
-from .rendering import without_none
 
 
 def first_rows(values: Iterable[Any]) -> np.ndarray:

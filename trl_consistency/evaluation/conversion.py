@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 from transformers import PreTrainedModel
 
 from ..data.lint import FINDINGS, TEXT_PROMPTS, has_cue_in_clean
+from ..data.messages import without_none
 from ..data.pairs import PAIR_COLUMNS, PROMPT_COLUMNS, RESERVED_COLUMNS, parse_json_column, report_faults, row_checker
 from ..data.rendering import (
     ProcessingClass,
@@ -16,7 +17,6 @@ from ..data.rendering import (
     is_prefilled,
     message_text,
     skips_template,
-    without_none,
 )
 from ..data.unknown_words import say_unknown
 from ..errors import ConsistencyError, InvalidPairsError
