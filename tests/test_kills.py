@@ -334,6 +334,7 @@ def test_two_at_once(room, name):
     assert room.files() == expected
 
 
+@pytest.mark.long
 def test_two_dry_runs_of_push(room):
     room.clear()
     save_adapter(room.work / "adapter")

@@ -57,11 +57,13 @@ def test_build_is_cached_and_deterministic(quick, tmp_path, monkeypatch):
     assert build_organism(tmp_path / "a", progress=False) == first
 
 
+@pytest.mark.long
 def test_default_cache(quick, tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HOME", str(tmp_path))
     assert build_organism(progress=False).parent == tmp_path / "trl_consistency"
 
 
+@pytest.mark.long
 def test_interrupted_build_leaves_nothing(quick, tmp_path, monkeypatch):
     def interrupt(*args):
         raise KeyboardInterrupt
@@ -72,6 +74,7 @@ def test_interrupted_build_leaves_nothing(quick, tmp_path, monkeypatch):
     assert entries(tmp_path) == []
 
 
+@pytest.mark.long
 def test_failed_check_names_the_figure(quick, tmp_path, monkeypatch):
     monkeypatch.setattr(organism, "REQUIRED", {"sycophancy/test": 0.9})
     with pytest.raises(RuntimeError, match=r"sycophancy/test is 12\.5%, at least 90% is needed"):
@@ -79,6 +82,7 @@ def test_failed_check_names_the_figure(quick, tmp_path, monkeypatch):
     assert entries(tmp_path) == []
 
 
+@pytest.mark.long
 def test_two_builders_at_once_train_once(quick, tmp_path, monkeypatch):
     trained = []
     train = organism._train

@@ -292,6 +292,7 @@ def test_training_in_a_thread(tmp_path):
 # Two in one folder
 
 
+@pytest.mark.long
 def test_second_training_in_a_folder(processes, tmp_path):
     """It is refused, names the first, and leaves it alone; what a killed one leaves behind is in nobody's way."""
     directory = tmp_path / "run"
