@@ -5,7 +5,8 @@ import pytest
 from huggingface_hub import constants
 
 from tests.helpers.judge_server import completion, judge_server
-from tests.helpers.models import make_model
+from tests.helpers.models import make_model, make_tokenizer
+from tests.helpers.processors import TextProcessor
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.evaluation.answers.generate import answer_prompts, generate_answers
 from trl_consistency.evaluation.grading import judge as module
@@ -295,6 +296,18 @@ def test_local_judge(tokenizer, monkeypatch):
     found = [Judgement("REFUSED", "VERDICT: REFUSED"), Judgement(None, "Hm"), Judgement(None, "VERDICT: REFUSED")]
     assert judge(["a", "b", "c"]) == found
     assert asked == [[{"role": "user", "content": text}] for text in "abc"]
+
+
+@pytest.mark.parametrize("has_own", [True, False])
+def test_local_judge_whose_processor_or_tokenizer_alone_has_the_template(monkeypatch, has_own):
+    asked = []
+    monkeypatch.setattr(
+        "trl_consistency.evaluation.answers.generate.answer_prompts", lambda *args: asked.extend(args[2]) or []
+    )
+    processor = TextProcessor(make_tokenizer())
+    (processor.tokenizer if has_own else processor).chat_template = None
+    LocalJudge("judge", make_model(), processor)(["a"])
+    assert asked == [[{"role": "user", "content": "a"}]]
 
 
 def test_prompts_beyond_the_context_are_not_asked(tokenizer):

@@ -386,9 +386,10 @@ class LocalJudge:
         self._options = (max_new_tokens, batch_size, progress, cache)
 
     def __call__(self, prompts: Sequence[str]) -> list[Judgement]:
+        from ...data.rendering import chat_template_of
         from ..answers.generate import answer_prompts
 
-        has_template = self._tokenizer.chat_template is not None
+        has_template = chat_template_of(self._tokenizer) is not None
         asked = [[{"role": "user", "content": prompt}] if has_template else prompt for prompt in prompts]
         replies = answer_prompts(self._model, self._tokenizer, asked, *self._options)
         return [read_judgement(text) if is_whole else Judgement(None, text) for text, is_whole in replies]
