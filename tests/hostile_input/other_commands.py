@@ -29,6 +29,12 @@ def offering(answer: str, biased: str, clean: str = "(A) dog\n(B) cow", perturbe
     return {**turns, "answer": answer, "biased_answer": biased}
 
 
+def targets_of(room: Room, entry: str, file: str) -> None:
+    """`targets` of a mixture of one entry, into a file of the room."""
+    options = {"command": "targets", "dataset_name": ""}
+    room.train(f"datasets:\n  - {entry}\n", "--targets_file", str(room.path / file), **options)
+
+
 def undeclared(room: Room, declared: str = "", body: str = "draft.add(cue.position, cue.text)") -> None:
     """A perturbation of one's own that does not say what it suggests, or says it otherwise than is known, or has another fault."""
     wordings = '{"train": ["They say it is {answer}."], "held_out": ["It is {answer}, they say."]}'
@@ -559,13 +565,7 @@ CASES: list[Case] = [
         "`targets`: a file in the folder of the pairs",
         "`targets_file` …data/targets.jsonl belongs to the data …data of this run: their rows would be replaced, or doubled. Name a file "
         "elsewhere.",
-        lambda room: room.train(
-            f"datasets:\n  - path: {room.file('data/train.jsonl', [CHAT]).parent}\n",
-            "--targets_file",
-            str(room.path / "data" / "targets.jsonl"),
-            command="targets",
-            dataset_name="",
-        ),
+        lambda room: targets_of(room, f"path: {room.file('data/train.jsonl', [CHAT]).parent}", "data/targets.jsonl"),
     ),
     Case(
         "evaluate over files",
@@ -601,25 +601,17 @@ CASES: list[Case] = [
         "`targets`: a file that `data_files` names as the file to write",
         "`targets_file` …mine.jsonl belongs to the data …mine.jsonl of this run: their rows would be replaced, or doubled. Name a file "
         "elsewhere.",
-        lambda room: room.train(
-            f"datasets:\n  - path: json\n    data_files: {room.file('mine.jsonl', [CHAT])}\n",
-            "--targets_file",
-            str(room.path / "mine.jsonl"),
-            command="targets",
-            dataset_name="",
-        ),
+        lambda room: targets_of(room, f"{{path: json, data_files: {room.file('mine.jsonl', [CHAT])}}}", "mine.jsonl"),
     ),
     Case(
         "targets among files of a pattern",
         "`targets`: a file that would be one of those that a pattern in `data_files` stands for",
         "`targets_file` …more/targets.jsonl belongs to the data …more/*.jsonl of this run: their rows would be replaced, or doubled. Name a "
         "file elsewhere.",
-        lambda room: room.train(
-            f"datasets:\n  - path: json\n    data_files: {room.file('more/mine.jsonl', [CHAT]).parent}/*.jsonl\n",
-            "--targets_file",
-            str(room.path / "more" / "targets.jsonl"),
-            command="targets",
-            dataset_name="",
+        lambda room: targets_of(
+            room,
+            f"{{path: json, data_files: '{room.file('more/mine.jsonl', [CHAT]).parent}/*.jsonl'}}",
+            "more/targets.jsonl",
         ),
     ),
     Case(

@@ -124,6 +124,16 @@ def test_classes_that_a_folders_card_declares(tmp_path, suffix):
     assert [row["answer"] for row in read_rows(str(tmp_path))] == ["yes", None]
 
 
+@pytest.mark.parametrize("said", ["features: x", "features: [{a: b}]", "features: [{name: a, dtype: no_type}]"])
+def test_a_folders_card_whose_columns_cannot_be_read(tmp_path, said):
+    (tmp_path / "README.md").write_text(f"---\ndataset_info:\n  {said}\n---\n")
+    (tmp_path / "train.jsonl").write_text('{"question": "Is it?", "answer": "yes"}')
+    with pytest.raises(
+        ConsistencyError, match=r"README.md: `dataset_info` cannot be read .*: correct it, or remove it\."
+    ):
+        list(read_rows(str(tmp_path)))
+
+
 def test_missing_file_and_data_set(tmp_path):
     with pytest.raises(ConsistencyError, match=r"There is no file nothing\.csv"):
         read_rows("nothing.csv")

@@ -145,7 +145,12 @@ def _classes_declared(folder: str) -> dict[str, Sequence[str]]:
     """Returns what [`classes_of`] does, from what the card of a data folder (README.md) declares."""
     from datasets.info import DatasetInfosDict
 
-    infos = list(DatasetInfosDict.from_directory(folder).values())
+    try:
+        infos = list(DatasetInfosDict.from_directory(folder).values())
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConsistencyError(
+            f"{Path(folder) / 'README.md'}: `dataset_info` cannot be read ({one_line(error)}): correct it, or remove it."
+        ) from None
     return classes_of(infos[0].features) if len(infos) == 1 else {}
 
 
@@ -174,8 +179,9 @@ def _dataset_rows(name: str, config: str | None, split: str) -> Iterator[dict[st
     if files and split not in files:
         raise ConsistencyError(f"`dataset_split` is `{split}`, but {name} has only: {', '.join(files)}.")
     if files and all(path.suffix in ROW_TYPES for path in files[split]):
+        classes = _classes_declared(name)
         for path in files[split]:
-            yield from with_class_names(read_rows(str(path)), _classes_declared(name))
+            yield from with_class_names(read_rows(str(path)), classes)
         return
     try:
         if files:

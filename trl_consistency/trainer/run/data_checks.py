@@ -176,7 +176,7 @@ def check_chat_template(
         if dates and name == next(iter(first)):
             PartialState()  # the logger needs it
             logger.warning(
-                f"The chat template writes the day's date into prompts ({dates.pop()}), so that a model which is trained and measured "
-                "on two days reads other prompts. Fix it in `chat_template_kwargs` if the template has a variable for it (Llama's is "
-                "`date_string`), or take it out of the template."
+                f"The chat template writes the day's date into prompts ({dates.pop()}), so prompts change from day to day. Set "
+                "a fixed date in `chat_template_kwargs` if the template has a variable for it (Llama's is `date_string`), or take the "
+                "date out of the template."
             )
