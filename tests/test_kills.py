@@ -28,8 +28,8 @@ NOT_COMPARED = {
 }
 # What stands in each file before a run. `pairs` and `convert` replace no card but their own.
 EARLIER = f"earlier, {made_with('pairs')}, {made_with('convert')}".encode()
-# What the next command in the folder removes.
-UNFINISHED = r"(.*/)?(\.[^/]*\.unfinished.*|_in_use\.lock)"
+# What the next command in the folder removes: our own temporary files, and those of `safetensors`.
+UNFINISHED = r"(.*/)?(\.[^/]*\.unfinished.*|_in_use\.lock|\.tmp[0-9A-Za-z]{6})"
 # Of a training, parts of a checkpoint, which one file that is written last tells from whole ones, and the card so far.
 OF_A_TRAINING = r"(.*/)?(checkpoint-\d+/.*|README\.md)"
 

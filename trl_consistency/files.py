@@ -28,6 +28,7 @@ except ImportError:  # On Windows, unfinished files of killed processes are not 
 
 
 _UNFINISHED = re.compile(r"\..*\.[0-9a-f]{12}\.unfinished(\.[^.]*)?")
+_OF_SAFETENSORS = re.compile(r"\.tmp[0-9A-Za-z]{6}")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 _swept: set[Path] = set()  # Folders where this process has removed the unfinished files of killed processes
@@ -241,6 +242,17 @@ def _sweep(folder: Path) -> None:
             if _UNFINISHED.fullmatch(name) and (lock := _lock(folder / name, wait=False)) is not None:
                 _remove(folder / name)
                 os.close(lock)
+
+
+def remove_unfinished_weights(folder: str | Path) -> None:
+    """
+    Removes what `safetensors` leaves in a folder when it is killed: the temporary file that it writes to. Only for
+    folders where no other process saves.
+    """
+    with suppress(OSError):
+        for path in Path(folder).iterdir():
+            if _OF_SAFETENSORS.fullmatch(path.name) and path.is_file():
+                _remove(path)
 
 
 def _remove(path: Path) -> None:
