@@ -6,8 +6,15 @@ from dataclasses import MISSING
 import pytest
 from trl import DistillationConfig, SFTConfig
 
-from tests.helpers.models import make_config
-from trl_consistency import ConsistencyConfig, ConsistencyError, OnPolicyConsistencyConfig
+from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.on_policy import make_on_policy_config
+from trl_consistency import (
+    ConsistencyConfig,
+    ConsistencyError,
+    ConsistencyTrainer,
+    OnPolicyConsistencyConfig,
+    OnPolicyConsistencyTrainer,
+)
 from trl_consistency.config.options import described_options
 
 
@@ -293,3 +300,76 @@ def test_best_model_by_a_metric_of_which_less_is_better(tmp_path, metric, given,
     strategies = {"eval_strategy": "epoch", "save_strategy": "epoch"}
     config = ConsistencyConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, **options, **strategies)
     assert config.greater_is_better is is_better
+
+
+class TestAssigned:
+    """Options that were assigned to a config before its trainer was made: they went unchecked, and some were ignored."""
+
+    @staticmethod
+    def assign(config, **options):
+        for name, value in options.items():
+            setattr(config, name, value)
+        return config
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"assistant_only_loss": True}, "`assistant_only_loss` is not available"),
+            ({"completion_only_loss": False}, "`completion_only_loss=False` is not available"),
+            ({"method": ["kl"], "label_smoothing_factor": 0.1}, "`label_smoothing_factor` is not available"),
+            ({"method": ["kl"], "loss_type": "dft"}, "`loss_type` is set, but `method` is"),
+            ({"method_weights": [1.0, 2.0]}, "2 value(s) for 1 method(s)"),
+            ({"packing": True}, "`packing` needs `max_length`"),
+            ({"temperature": -1.0}, "`temperature` must be at least"),
+            (
+                {"load_best_model_at_end": True, "save_strategy": "epoch"},
+                "requires the save and eval strategy to match",
+            ),
+        ],
+    )
+    def test_faulty(self, tmp_path, options, message):
+        config = self.assign(make_config(tmp_path), **options)
+        with pytest.raises(ConsistencyError, match=re.escape(message)):
+            ConsistencyTrainer(make_model(), config, train_dataset=make_pairs(4), processing_class=make_tokenizer())
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"num_generations": 3}, "do not divide into groups of `num_generations` (3)"),
+            ({"clip_range": 0.2}, "`clip_range` is set, but `loss_type` is 'divergence'"),
+            ({"loss_type": "policy_gradient", "top_p": 0.5}, "`top_p=0.5` is not available"),
+        ],
+    )
+    def test_faulty_on_policy(self, tmp_path, options, message):
+        config, data = self.assign(make_on_policy_config(tmp_path), **options), {"train_dataset": make_pairs(8)}
+        with pytest.raises(ConsistencyError, match=re.escape(message)):
+            OnPolicyConsistencyTrainer(make_model(), args=config, processing_class=make_tokenizer(), **data)
+
+    def test_what_depends_on_them(self, tmp_path):
+        config = self.assign(make_config(tmp_path, hub_token="hf_x"), method="kl", packing=True, max_length=200)
+        config._take_assigned()
+        assert (config.method, config.weights, config.padding_free) == (["kl"], {"kl": 1.0}, True)
+        assert config.hub_token == "hf_x"
+        config.method.append("bct")
+        config._take_assigned()
+        assert config.weights == {"kl": 1.0, "bct": 1.0}
+
+    def test_the_best_step_is_the_highest_or_the_lowest(self, tmp_path):
+        """The worst step was kept: the first metric was one of which less is better."""
+        strategies = {"eval_strategy": "epoch", "save_strategy": "epoch"}
+        config = make_config(tmp_path, load_best_model_at_end=True, **strategies)
+        assert config.greater_is_better is False
+        self.assign(config, metric_for_best_model="eval_mean_token_accuracy")._take_assigned()
+        assert config.greater_is_better is True
+
+    def test_batches_of_rollouts(self, tmp_path):
+        config = self.assign(make_on_policy_config(tmp_path), gradient_accumulation_steps=2)
+        config._take_assigned()
+        assert config.steps_per_generation == 2
+
+    @pytest.mark.parametrize("make", [make_config, make_on_policy_config])
+    def test_none(self, tmp_path, make):
+        config = make(tmp_path)
+        before = dict(vars(config))
+        config._take_assigned()
+        assert vars(config) == before

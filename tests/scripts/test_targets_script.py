@@ -124,6 +124,14 @@ def test_classes_come_out_as_their_names(tmp_path, recipe):
     assert json.loads((tmp_path / "targets.jsonl").read_text())["category"] == "harmful"
 
 
+def test_recipe_that_keeps_its_best_step(tmp_path, recipe):
+    """It was refused: nothing would be evaluated."""
+    best = ["--load_best_model_at_end", "true", "--eval_strategy", "epoch", "--save_strategy", "epoch"]
+    file, options = tmp_path / "targets.jsonl", ["--config", str(recipe), "--output_dir", str(tmp_path / "out")]
+    cli(["targets", *options, *best, "--targets_file", str(file)])
+    assert len(file.read_text().splitlines()) == 16
+
+
 def test_rows_that_fill_no_batch_get_their_targets(tmp_path, recipe, caplog):
     """Training would leave them out, and this was said here."""
     file, options = (

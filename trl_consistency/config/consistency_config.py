@@ -160,6 +160,7 @@ class ConsistencyConfig(PairConfig, SFTConfig):
     vllm_max_model_length: int | None = option(None, GENERATION["vllm_max_model_length"])
 
     def __post_init__(self) -> None:
+        self._given = self._values()
         if isinstance(self.method, str):
             self.method = [self.method]
         self._check_types()
@@ -174,6 +175,7 @@ class ConsistencyConfig(PairConfig, SFTConfig):
         self._check_mappings()
         if self.temperature == 0:
             check_sampling(vars(self))
+        self._made = self._values()
 
     @property
     def weights(self) -> dict[str, float]:

@@ -171,6 +171,7 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
     vllm_importance_sampling_clip_max: float | None = option(3.0, above(0).or_none())
 
     def __post_init__(self) -> None:
+        self._given = self._values()
         self._check_types()
         self._check_ranges(INHERITED)
         if self.steps_per_generation is None:
@@ -195,6 +196,7 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
                 "`vllm_overlap` is not available with several processes: the thread that samples cannot wait for the others. "
                 "Leave it out."
             )
+        self._made = self._values()
 
     @property
     def is_off_policy(self) -> bool:

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, fields
 from inspect import signature
 from typing import TYPE_CHECKING, Any, cast
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from torch.utils.checkpoint import checkpoint
 
 from ..data.pairs import template_kwargs_faults
-from ..errors import ConsistencyError
+from ..errors import ConsistencyError, one_line
 from .device import settle_device
 from .generation_kwargs import check_generation_kwargs
 from .optimizer_options import check_optimizer_options
@@ -78,6 +79,9 @@ RESERVED_GENERATION_KWARGS = {
     "use_cache": None,
 }
 
+# Options that are secrets, and decide nothing
+TOKENS = ("hub_token", "push_to_hub_token")
+
 # Allowed values of sampling and vLLM options, which one configuration declares and the other inherits
 GENERATION = {
     "top_p": SHARE,
@@ -133,6 +137,9 @@ class PairConfig(_Arguments):
     dose_check: bool = option(False)
 
     _upstream = object  # TRL's configuration
+    # The options as they were given, and as they were settled; see [`_take_assigned`]
+    _given = cast(dict[str, Any], {})
+    _made = cast(dict[str, Any], {})
     _set_by_trainer = cast(tuple[str, ...], ())  # further `generation_kwargs`
     rolls_out = False  # whether to train on the student's own answers
 
@@ -140,6 +147,29 @@ class PairConfig(_Arguments):
     def needs_completions(self) -> bool:
         """Whether the reference's clean answers are needed."""
         return False
+
+    def _take_assigned(self) -> None:
+        """
+        Takes options that were assigned since the config was made as if it had been made with them: all are checked, and those that
+        depend on others are settled anew.
+        """
+        now = self._values()
+        assigned = {name: value for name, value in now.items() if value != self._made.get(name, value)}
+        if not assigned:
+            return
+        tokens = {name: getattr(self, name) for name in TOKENS if name in self.__dataclass_fields__}
+        try:
+            anew = type(self)(**{**self._given, **assigned, **tokens})
+        except ConsistencyError:
+            raise
+        except ValueError as error:  # of transformers
+            raise ConsistencyError(one_line(error)) from None
+        vars(self).update(vars(anew))
+
+    def _values(self) -> dict[str, Any]:
+        """Returns the options by name, without tokens."""
+        values = {of.name: getattr(self, of.name) for of in fields(self) if of.init and of.name not in TOKENS}
+        return {name: deepcopy(value) if isinstance(value, list | dict) else value for name, value in values.items()}
 
     def _check_types(self) -> None:
         """Checks the types of own options, and of inherited ones that are used before transformers checks them."""

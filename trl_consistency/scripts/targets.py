@@ -87,7 +87,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     targets_args, script_args, training_args, *other_args = parser.parse_args_and_config(args)
     check_model_options(parser.given, script_args, other_args[0])
     training_args.eval_strategy = "no"
-    training_args.do_eval = training_args.eval_on_start = False
+    training_args.do_eval = training_args.eval_on_start = training_args.load_best_model_at_end = False
     training_args.anchor_ratio = 0.0
     training_args.dataloader_drop_last = False  # no row is left out here
     data = [getattr(script_args, f"{of}dataset_name") for of in ("", "anchor_", "guard_", "guard_control_")]

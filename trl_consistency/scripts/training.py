@@ -133,8 +133,7 @@ def train_and_save(
         guard = ConsistencyEvalCallback(trainer, **guard_options)
         trainer.add_callback(guard)
     try:
-        changed = script_args.resume_changed or ()
-        trainer.train(resume_changed=[changed] if isinstance(changed, str) else changed)
+        trainer.train(resume_changed=script_args.resume_changed or ())
     except SystemExit:  # interrupted, in all processes, and saved
         end_run(trainer)
         raise

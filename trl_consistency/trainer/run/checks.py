@@ -17,6 +17,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import SaveStrategy
 
 from ...config.consistency_config import METHODS, ConsistencyConfig, padding_free_option
+from ...config.optimizer_options import check_optimizer_options
 from ...errors import ConsistencyError, one_line
 from ...log import get_logger
 from ...models.architecture import check_architecture
@@ -43,11 +44,12 @@ def id_of(model: Any) -> str:
 def resolve_config(args: TrainingArguments | None, kind: type[Config], model: Any, suffix: str) -> Config:
     """
     Returns `args` as a config of class `kind`, or the defaults with an output folder named after the model. Raises
-    [`ConsistencyError`] for another trainer's config.
+    [`ConsistencyError`] for another trainer's config, and for options that were assigned to it and cannot be used.
     """
     if args is None:
         return kind(f"{id_of(model).split('/')[-1]}-{suffix}")
     if isinstance(args, kind):
+        args._take_assigned()
         return args
     if not isinstance(args, TrainingArguments) or not issubclass(kind, type(args)):
         raise ConsistencyError(f"`args` must be of the class `{kind.__name__}`, got `{type(args).__name__}`.")
@@ -140,6 +142,7 @@ def check_training_options(
     run (except for the differences in `resume_changed`), or if the optimizer or the schedule cannot be built.
     """
     args = trainer.args
+    check_optimizer_options(args)  # which may have been assigned since
     check_saves_whole(trainer.accelerator)
     checkpoint = find_checkpoint(resume_from_checkpoint, args.output_dir)
     if checkpoint is not None and not is_sharded(trainer.accelerator):
@@ -291,6 +294,17 @@ def check_set_names(eval_dataset: Any) -> None:
             )
 
 
+def check_sets(datasets: dict[str, Any], chosen: Any, own: Any) -> None:
+    """
+    Raises [`ConsistencyError`] if there is nothing to evaluate on, or if `chosen` is a name that no set of a trainer's `own` ones has.
+    """
+    if not datasets:
+        raise ConsistencyError("There is no `eval_dataset` to evaluate on. Give one.")
+    if isinstance(chosen, str) and not (isinstance(own, dict) and chosen in own):
+        has = f"has {', '.join(map(repr, own))}" if isinstance(own, dict) else "has no name"
+        raise ConsistencyError(f"`evaluate` names the set {chosen!r}, and the trainer's `eval_dataset` {has}.")
+
+
 def check_delay(args: Any, max_steps: int, epochs: float) -> None:
     """Raises [`ConsistencyError`] if training ends before its first evaluation. `max_steps` below 1 are not known."""
     is_steps = args.eval_strategy == "steps"
@@ -329,12 +343,21 @@ def check_reference_options(trainer: Trainer) -> None:
         "tensor, context or sequence parallelism": trainer.accelerator.parallelism_config is not None,
         "`torch_compile`": args.torch_compile,
         "`compute_metrics`": trainer.compute_metrics,
+        "`preprocess_logits_for_metrics`": trainer.preprocess_logits_for_metrics,
     }
     for option, is_set in refused.items():
         if is_set:
             raise ConsistencyError(
                 f"{option} is not available where the reference runs beside the student{why}. Leave it out{way_out}."
             )
+
+
+def check_metrics(trainer: Trainer) -> None:
+    """Raises [`ConsistencyError`] for metrics that no evaluation would compute."""
+    if trainer.compute_metrics is not None and trainer.args.prediction_loss_only:
+        raise ConsistencyError(
+            "`compute_metrics` is given, and `prediction_loss_only` is true, by which no evaluation computes them. Leave one of them out."
+        )
 
 
 def check_padding_free_parallelism(trainer: Trainer) -> None:

@@ -85,7 +85,10 @@ def check_stream(dataset: AnyDataset, name: str) -> None:
 
 
 def check_steps(dataset: AnyDataset, args: Any) -> None:
-    """Raises [`ConsistencyError`] for a stream without `max_steps`. Warns of what is done once an epoch, which has no end."""
+    """
+    Raises [`ConsistencyError`] for a stream without `max_steps`, or with an option that does nothing on one. Warns of what is done
+    once an epoch, which has no end.
+    """
     if not isinstance(dataset, IterableDataset):
         return
     for option in ("eval_strategy", "save_strategy", "logging_strategy"):
@@ -93,6 +96,16 @@ def check_steps(dataset: AnyDataset, args: Any) -> None:
             logger.warning(
                 f"`{option}` is epoch, and `train_dataset` is streamed. A stream counts as one epoch, so this happens once, after the last "
                 "step. Set `steps`."
+            )
+    strategy = getattr(args.train_sampling_strategy, "value", args.train_sampling_strategy)
+    for option, is_unused in {
+        f"train_sampling_strategy: {strategy}": strategy in ("group_by_length", "batch_rebalance"),
+        f"data_seed: {args.data_seed}": args.data_seed is not None and not args.rolls_out,
+    }.items():
+        if is_unused:
+            raise ConsistencyError(
+                f"`{option}` does nothing where `train_dataset` is streamed: its rows come in the order of the stream, or, with "
+                "`shuffle_dataset`, in one that `seed` draws. Leave it out, or load the data without streaming."
             )
     if args.max_steps <= 0:
         raise ConsistencyError(
