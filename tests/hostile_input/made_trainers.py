@@ -1,15 +1,18 @@
 """Hostile input: what is done to a trainer, or to its model, after it was made, and how evaluations are asked for."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
+from torch.utils.data import SequentialSampler
 from transformers import PreTrainedModel, TrainerCallback
 
-from tests.helpers.models import make_model, make_pairs, make_tokenizer
+from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.on_policy import make_on_policy_config
 from tests.hostile_input.room import Case, Room
-from trl_consistency import ConsistencyTrainer
+from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
 
 
 def made(
@@ -25,6 +28,33 @@ def made(
     trainer = room.trainer(model=make_model(), options=options, **arguments)
     change(trainer)
     getattr(trainer, use)()
+
+
+def assigned(room: Room, **options: Any) -> None:
+    """A config to which options are assigned before a trainer is made with it."""
+    args = make_config(room.path / "out")
+    for name, value in options.items():
+        setattr(args, name, value)
+    ConsistencyTrainer(make_model(), args, train_dataset=make_pairs(2), processing_class=make_tokenizer())
+
+
+def second_adapter(trainer: ConsistencyTrainer) -> None:
+    get_peft_model(trainer.model.get_base_model(), LoraConfig(target_modules=["q_proj"]))
+
+
+class Unmeasured(ConsistencyTrainer):
+    def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
+        return torch.tensor(0.0), None, None
+
+
+class Ordered(OnPolicyConsistencyTrainer):
+    def _get_train_sampler(self, dataset: Any = None) -> Any:
+        return SequentialSampler(self.train_dataset)
+
+
+def subclass(room: Room, kind: type[ConsistencyTrainer]) -> ConsistencyTrainer:
+    data = {"train_dataset": make_pairs(4), "eval_dataset": make_pairs(2), "processing_class": make_tokenizer()}
+    return kind(make_model(), make_config(room.path / "out"), **data)
 
 
 def named_adapter() -> PreTrainedModel:
@@ -62,6 +92,118 @@ CASES: list[Case] = [
         "A new `data_collator` for an existing trainer",
         "`data_collator` was assigned after the trainer was made: pairs need the trainer's own `PairCollator`. Leave it out.",
         lambda room: made(room, lambda trainer: setattr(trainer, "data_collator", dict)),
+    ),
+    Case(
+        "metric of the trainer's name",
+        "A metric of the user's under the name of one of the trainer's",
+        "`compute_metrics` returns `entropy`, and the trainer has a metric of that name. Rename yours.",
+        lambda room: made(
+            room, lambda trainer: setattr(trainer, "compute_metrics", lambda predicted: {"entropy": 0.0}), "evaluate"
+        ),
+    ),
+    Case(
+        "logits that nothing gives",
+        "`preprocess_logits_for_metrics` where there are no logits",
+        "`preprocess_logits_for_metrics` is not available where the reference runs beside the student (`method` ['kl'], …",
+        lambda room: room.trainer(
+            model=make_model(),
+            processing_class=make_tokenizer(),
+            options={"method": "kl"},
+            preprocess_logits_for_metrics=print,
+        ),
+    ),
+    Case(
+        "prediction step that measures nothing",
+        "A subclass whose `prediction_step` does not call the trainer's",
+        "`Unmeasured.prediction_step` does not call `super().prediction_step`, which measures the rows. Call it, and return what it returns.",
+        lambda room: subclass(room, Unmeasured).evaluate(),
+    ),
+    Case(
+        "order of rollouts",
+        "A subclass that draws the prompts of rollouts otherwise: rows would be left out",
+        "The batches have other prompts than rollouts need: each prompt 2 times in a row (`num_generations`), and each batch …",
+        lambda room: Ordered(
+            make_model(),
+            args=make_on_policy_config(room.path / "out", max_steps=1),
+            train_dataset=make_pairs(16),
+            processing_class=make_tokenizer(),
+        ).train(),
+    ),
+    Case(
+        "no evaluation set",
+        "An evaluation without a set, or with an empty dictionary",
+        "There is no `eval_dataset` to evaluate on. Give one.",
+        lambda room: subclass(room, ConsistencyTrainer).evaluate({}),
+    ),
+    Case(
+        "evaluation set of no name",
+        "An evaluation set by a name that none has",
+        "`evaluate` names the set 'b', and the trainer's `eval_dataset` has no name.",
+        lambda room: subclass(room, ConsistencyTrainer).evaluate("b"),
+    ),
+    Case(
+        "option assigned to a config",
+        "An option that would be ignored, assigned to a config before the trainer is made",
+        "`assistant_only_loss` is not available in consistency training: the loss is on the completion by definition. Leave it out.",
+        lambda room: assigned(room, assistant_only_loss=True),
+    ),
+    Case(
+        "options assigned to a config",
+        "Options that contradict each other, assigned to a config before the trainer is made",
+        "--load_best_model_at_end requires the save and eval strategy to match, …",
+        lambda room: assigned(room, load_best_model_at_end=True, save_strategy="epoch"),
+    ),
+    Case(
+        "option afterwards",
+        "An option that would be ignored, assigned to an existing trainer",
+        "`args.assistant_only_loss` was False when the trainer was made, and is True: it is settled from then on. Make a new trainer.",
+        lambda room: made(room, lambda trainer: setattr(trainer.args, "assistant_only_loss", True)),
+    ),
+    Case(
+        "second adapter on the base",
+        "A second adapter on the base model of an existing trainer",
+        "The adapter's weights were replaced after the trainer was made: PEFT changes the base model itself, and a second …",
+        lambda room: made(room, second_adapter, "save_model", lora=True),
+    ),
+    Case(
+        "model without a name",
+        "A model made in memory, without a tokenizer",
+        "`model` has no name by which its tokenizer could be loaded. Give the tokenizer, as `processing_class`.",
+        lambda room: room.trainer(model=make_model()),
+    ),
+    Case(
+        "order that a stream lacks",
+        "An order by lengths, of streamed pairs",
+        "`train_sampling_strategy: group_by_length` does nothing where `train_dataset` is streamed: its rows come in the order of the …",
+        lambda room: room.trainer(
+            make_pairs(2).to_iterable_dataset(), {"train_sampling_strategy": "group_by_length", "max_steps": 1}
+        ),
+    ),
+    Case(
+        "metrics that are never computed",
+        "`compute_metrics` beside `prediction_loss_only`",
+        "`compute_metrics` is given, and `prediction_loss_only` is true, by which no evaluation computes them. Leave one of them out.",
+        lambda room: room.trainer(
+            model=make_model(),
+            processing_class=make_tokenizer(),
+            options={"prediction_loss_only": True},
+            compute_metrics=print,
+        ),
+    ),
+    Case(
+        "quantization of a loaded model",
+        "`quantization_config` beside a model that is loaded already",
+        "`quantization_config` is given, and `model` is loaded already, so that it would stay as it is. Load the model with it, or give "
+        "the model's name.",
+        lambda room: room.trainer(
+            model=make_model(), processing_class=make_tokenizer(), quantization_config=SimpleNamespace()
+        ),
+    ),
+    Case(
+        "learned prompt without a length",
+        "A learned prompt without `num_virtual_tokens`",
+        "`peft_config` has no `num_virtual_tokens`. Set it to the length of the learned prompt in tokens.",
+        lambda room: room.trainer(peft_config=PromptTuningConfig(task_type="CAUSAL_LM")),
     ),
     Case(
         "part of the data afterwards",

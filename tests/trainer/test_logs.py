@@ -3,6 +3,7 @@
 import pytest
 from transformers import TrainerCallback
 
+from tests.helpers import on_policy
 from tests.helpers.models import make_pairs
 from tests.helpers.paired import losses, make_trainer
 
@@ -152,3 +153,21 @@ def test_without_anchors_nothing_is_logged_of_them(tmp_path):
     trainer = make_trainer(tmp_path, max_steps=1, logging_steps=1)
     trainer.train()
     assert not any("anchor" in key for key in trainer.state.log_history[0])
+
+
+def test_input_tokens_without_padding(tmp_path):
+    """Padding was counted that no batch had."""
+    options = {"max_steps": 1, "include_num_input_tokens_seen": "all"}
+    padded, free = (make_trainer(tmp_path, **options, padding_free=free) for free in (False, True))
+    for trainer in (padded, free):
+        trainer.train()
+    assert free.state.num_input_tokens_seen == free.state.log_history[-1]["num_tokens"]
+    assert free.state.num_input_tokens_seen < padded.state.num_input_tokens_seen
+
+
+def test_input_tokens_of_rollouts(tmp_path, caplog):
+    """A warning in each step said that they could not be counted, beside their number."""
+    trainer = on_policy.make_trainer(tmp_path, max_steps=1, include_num_input_tokens_seen="all")
+    trainer.train()
+    assert "Tried to track the number of tokens" not in caplog.text
+    assert trainer.state.num_input_tokens_seen == trainer.state.log_history[0]["num_tokens"] > 0

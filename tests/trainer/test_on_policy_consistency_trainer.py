@@ -286,6 +286,16 @@ def test_attention_dropout_is_disabled_too(tmp_path, disable):
     assert (losses(trainer)[0] < 1e-6) == disable
 
 
+@pytest.mark.parametrize("disable", [True, False])
+def test_dropout_of_the_adapter_that_is_turned_off_is_said(tmp_path, caplog, disable):
+    options = {"train_dataset": make_pairs(), "processing_class": make_tokenizer()}
+    args = make_on_policy_config(tmp_path, disable_dropout=disable)
+    OnPolicyConsistencyTrainer(
+        make_model(), args=args, peft_config=LoraConfig(**LORA | {"lora_dropout": 0.1}), **options
+    )
+    assert ("turns off the adapter's `lora_dropout` of 0.1" in caplog.text) == disable
+
+
 @pytest.mark.parametrize("lora", [False, True])
 @pytest.mark.parametrize(
     "options",

@@ -30,6 +30,10 @@ def check_new_adapter(config: Any) -> None:
             f"`peft_config` is of the type {kind}, which needs more from a trainer than the gradients of a "
             "loss. Use LoRA."
         )
+    if isinstance(config, PromptLearningConfig) and not config.num_virtual_tokens:
+        raise ConsistencyError(
+            "`peft_config` has no `num_virtual_tokens`. Set it to the length of the learned prompt in tokens."
+        )
     refused = {name: getattr(config, name, None) for name in ("alora_invocation_tokens", "arrow_config")}
     refused["init_lora_weights"] = init if (init := getattr(config, "init_lora_weights", None)) in NEED_DATA else None
     for name, value in refused.items():
@@ -95,6 +99,15 @@ def check_adapter_is_there(model: Any) -> None:
             "The model's adapter was merged into its base or taken out (`merge_and_unload()`, `unload()`), so that a saved adapter would "
             "be empty. Save what that method returned (`save_pretrained`), or load the adapter again."
         )
+
+
+def is_adapter_off(model: Any) -> bool:
+    """Whether a `PeftModel` runs without the adapter that a trainer trains: it is switched off, or another one is active."""
+    return isinstance(model, PeftModel) and any(
+        part.disable_adapters or "default" not in part.active_adapters
+        for part in model.modules()
+        if isinstance(part, BaseTunerLayer | AuxiliaryTrainingWrapper)
+    )
 
 
 def check_adapter_is_on(model: Any) -> None:

@@ -54,6 +54,11 @@ def check_model(model: Any, args: Any, peft_config: Any = None, quantization_con
                 "`model` was compiled (`torch.compile`), and would be saved with weights under other names than the model's. Give the "
                 "model itself; `torch_compile: true` compiles it where that is possible."
             )
+        if quantization_config is not None:
+            raise ConsistencyError(
+                "`quantization_config` is given, and `model` is loaded already, so that it would stay as it is. Load the model with it, or "
+                "give the model's name."
+            )
         check_own_adapters(model, peft_config)
         _check_routers(model.config, args)
         return getattr(model.config.get_text_config(), "vocab_size", None)

@@ -32,7 +32,7 @@ from ..files import write_bytes, write_text
 from ..generation.targets import Engine
 from ..log import get_logger
 from ..losses.meter import LossMeter
-from ..models.adapter_checks import check_adapter_is_on, check_adapter_is_there, check_own_adapters
+from ..models.adapter_checks import check_adapter_is_on, check_own_adapters
 from ..models.checks import check_model, context_length
 from ..models.finite_weights import check_base
 from ..models.kernels import warn_of_missing_kernels
@@ -59,6 +59,7 @@ from .run.checks import (
     check_delay,
     check_evaluation,
     check_extras,
+    check_metrics,
     check_sharding,
     check_shared_batches,
     check_trainable,
@@ -213,15 +214,18 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         self._vocab_size = check_model(model, args, peft_config, quantization_config)
         self._context = context_length(model, args)
         self.changed_config = find_changed_config(model, peft_config)
-        if args.should_save:
-            check_output_dir(args.output_dir)
-            check_not_data_folder(args.output_dir)
-            check_not_model_folder(args.output_dir, model_id, getattr(self, "ref_model", None))
+        self.is_loaded_by_name = isinstance(model, str)
+        self._used_models = (model_id, getattr(self, "ref_model", None))
+        self._check_folder(args)
         check_evaluation(args, eval_dataset)
         datasets = checked_datasets(args, train_dataset, eval_dataset, anchor_dataset, self._check_dataset)
         pairs = datasets["train_dataset"]
         revision, is_given = (args.model_init_kwargs or {}).get("revision"), processing_class is not None
         if processing_class is None:
+            if not model_id:
+                raise ConsistencyError(
+                    "`model` has no name by which its tokenizer could be loaded. Give the tokenizer, as `processing_class`."
+                )
             processing_class = load_processing_class(
                 model_id, revision, args.trust_remote_code, **self._tokenizer_options
             )
@@ -243,6 +247,14 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         return PreparedData(
             processing_class, datasets["train_dataset"], like(eval_dataset, datasets), datasets.get("anchor_dataset")
         )
+
+    def _check_folder(self, args: Any) -> None:
+        """Checks the folder that a training writes to."""
+        self._checked_dir = args.output_dir
+        if args.should_save:
+            check_output_dir(args.output_dir)
+            check_not_data_folder(args.output_dir)
+            check_not_model_folder(args.output_dir, *self._used_models)
 
     def _prepare_rows(self, dataset: AnyDataset, processing_class: Any, args: Any, name: str) -> AnyDataset:
         if is_prepared(dataset):
@@ -270,6 +282,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         self.base_weights = base_weights(self.model, has_new_adapter=self._peft_config is not None)
         self.base_checksum = checksum_of(self.model, self.base_weights)
         check_trainable(self.model)
+        check_metrics(self)
         self.base_is_another = is_another_base(model, self.model)
         self.trained_weights = describe_weights(self.model, self.base_is_another)
         self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
@@ -326,7 +339,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         self,
         resume_from_checkpoint: str | bool | None = None,
         *args: Any,
-        resume_changed: Sequence[str] = (),
+        resume_changed: str | Sequence[str] = (),
         **kwargs: Any,
     ) -> Any:
         """
@@ -338,7 +351,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         Args:
             resume_from_checkpoint (`str` or `bool`, *optional*):
                 A checkpoint, or `True` for the last complete one. If `None`, the option of that name in `args`.
-            resume_changed (`Sequence[str]`, *optional*, defaults to `()`):
+            resume_changed (`str` or `Sequence[str]`, *optional*, defaults to `()`):
                 Names of the differences from the checkpoint's run to allow, as the error lists them. The model card
                 states them.
 
@@ -349,6 +362,8 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         if resume_from_checkpoint is None:
             resume_from_checkpoint = self.args.resume_from_checkpoint
         self.snapshot.check()
+        if self.args.output_dir != self._checked_dir:
+            self._check_folder(self.args)
         check_trainable(self.model)
         if is_peft_model(self.model):  # A whole model is saved as it is; its reference was frozen before.
             check_weights_unchanged(self)
@@ -357,7 +372,8 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         # It was assigned, or taken away, since the trainer was made or has trained.
         if self.optimizer is not self._used_optimizer:
             self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
-        checkpoint = check_training_options(self, resume_from_checkpoint, resume_changed)
+        names = [resume_changed] if isinstance(resume_changed, str) else resume_changed
+        checkpoint = check_training_options(self, resume_from_checkpoint, names)
         self._take_out_other_precision()
         with command_lock(self.args.output_dir, self.accelerator), self._training():
             given = held_by(self.optimizer) if self._is_given_optimizer else None
@@ -388,6 +404,13 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         """Takes another precision out of the model: a trainer of that precision may have trained it since."""
         if self.model_wrapped is self.model and not is_sharded(self.accelerator):
             take_out_autocast(self.model)
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        is_made = self.optimizer is None
+        optimizer = super().create_optimizer(*args, **kwargs)
+        if is_made:
+            self._used_optimizer = self.optimizer  # by the options, if a script calls this before `train`
+        return optimizer
 
     @property
     def _is_given_optimizer(self) -> bool:
@@ -485,7 +508,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         """
         folder = output_dir or self.args.output_dir
         self.finiteness.check_before_saving()
-        check_adapter_is_there(self.model)
+        self.snapshot.check_adapter()
         if self.args.should_save:
             check_adapter_folder(folder, is_peft_model(self.model))
         if is_peft_model(self.model):

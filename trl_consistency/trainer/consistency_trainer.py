@@ -407,8 +407,9 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
 
     def dataset_with_targets(self) -> Dataset:
         """
-        Returns the training pairs with their targets. Pairs with an empty target are left out. With `keep_thinking=False`,
-        a target is empty if its thought did not end.
+        Returns the training pairs with their targets, which are the reference's also after `regenerate_targets_every` has replaced
+        them in training. Pairs with an empty target are left out. With `keep_thinking=False`, a target is empty if its thought did
+        not end.
 
         Returns:
             [`~datasets.Dataset`]: The pairs, with the columns `completion` (text) and `completion_ids` (token ids), and with
@@ -502,6 +503,14 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         return self.accelerator.parallelism_config is not None or self.args.torch_compile
 
     # Evaluation and logs
+
+    def _track_num_input_tokens(self, inputs: dict[str, Any]) -> None:
+        """Counts the tokens of a batch for `include_num_input_tokens_seen`. Without padding, it has no others."""
+        counted = self.args.include_num_input_tokens_seen
+        if self.args.padding_free and counted == "all":
+            counted = "non_padding"
+        with temporarily(self.args, include_num_input_tokens_seen=counted):
+            super()._track_num_input_tokens(inputs)
 
     def prediction_step(
         self,

@@ -33,7 +33,7 @@ class EvaluatedSets:
     def prepare(self, dataset: AnyDataset, name: str) -> AnyDataset:
         """Returns the rows as token ids. Raises [`InvalidPairsError`] for unusable pairs, naming the data set."""
         trainer = self.trainer
-        if is_prepared(dataset):
+        if isinstance(dataset, AnyDataset) and is_prepared(dataset):
             own = (trainer.train_dataset, *named(trainer.eval_dataset).values(), *self._given)
             if any(dataset is of_own for of_own in own):
                 return dataset

@@ -11,12 +11,15 @@ from ..config.options import temporarily
 from ..data.eval_sets import EvalDataset, like, named
 from ..data.pairs import AnyDataset
 from ..data.repeated_stream import CountedStream
+from ..errors import ConsistencyError
 from ..losses.row_losses import RowLosses
+from ..models.adapter_checks import is_adapter_off
 from ..upstream import OwnState
 from .evaluated_sets import EvaluatedSets, counted_stream, first_rows, loading_all_rows, loading_alone
 from .row_evaluation import EvaluatedRows
-from .run.checks import check_set_names
-from .run.other_sets import is_another_set, mark_other_set, name_set
+from .run.checks import check_set_names, check_sets
+from .run.other_sets import is_another_set, mark_other_model, mark_other_set, name_set
+from .run.overrides import overridden
 from .run.snapshot import Snapshot
 
 
@@ -68,8 +71,8 @@ class EvaluationMixin(_Trainer):
     ) -> dict[str, float]:
         """
         Like [`~transformers.Trainer.evaluate`]. Pairs are checked and prepared as in the constructor, and the
-        reference policy generates missing targets. Losses of other rows than those of the trainer's own `eval_dataset` do
-        not replace its losses on the model card.
+        reference policy generates missing targets. Losses of other rows than those of the trainer's own `eval_dataset`, or of the
+        model with its adapter off, do not replace its losses on the model card.
         """
         if eval_dataset is None or isinstance(eval_dataset, str):
             datasets = named(self.eval_dataset)
@@ -77,6 +80,7 @@ class EvaluationMixin(_Trainer):
             check_set_names(eval_dataset)
             datasets = {name: self._evaluated.prepare(dataset, name) for name, dataset in named(eval_dataset).items()}
             eval_dataset = like(eval_dataset, datasets)
+        check_sets(datasets, eval_dataset, self.eval_dataset)
         self.snapshot.check()
         if not self.is_in_train:
             self._take_out_other_precision()
@@ -88,6 +92,8 @@ class EvaluationMixin(_Trainer):
         is_one = not isinstance(eval_dataset, str | dict | None)  # Trainer calls this for each set of several
         if is_one and is_another_set(self, cast(AnyDataset, eval_dataset), metric_key_prefix):
             mark_other_set(self.state.log_history[logged:], metric_key_prefix)
+        if is_adapter_off(self.model):
+            mark_other_model(self.state.log_history[logged:], metric_key_prefix)
         if isinstance(eval_dataset, str):
             name_set(self.state.log_history[logged:], eval_dataset, metric_key_prefix)
         return metrics
@@ -137,7 +143,17 @@ class EvaluationMixin(_Trainer):
         rows = None if self._eval_stream is None else self._eval_stream.rows
         if rows is not None:
             output = first_rows(output, rows)
+        if not self._eval_rows:
+            raise ConsistencyError(
+                f"`{overridden(self, 'prediction_step') or 'prediction_step'}` does not call `super().prediction_step`, which measures the "
+                "rows. Call it, and return what it returns."
+            )
         # Trainer averages the means of batches, which weights short answers too heavily.
         for name, value in self._eval_metrics(self._eval_rows.by_name(rows)).items():
-            output.metrics[f"{metric_key_prefix}_{name}"] = value
+            key = f"{metric_key_prefix}_{name}"
+            if name != "loss" and key in output.metrics:
+                raise ConsistencyError(
+                    f"`compute_metrics` returns `{name}`, and the trainer has a metric of that name. Rename yours."
+                )
+            output.metrics[key] = value
         return output

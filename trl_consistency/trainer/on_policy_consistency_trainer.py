@@ -23,7 +23,7 @@ from ..finite import explained_sampling
 from ..generation.options import evaluating, own_options, reads_padding
 from ..losses.row_losses import RowLosses, means_of
 from ..models.checks import check_reference_files
-from ..models.dropout import disable_functional_dropout
+from ..models.dropout import disable_functional_dropout, warn_of_dropout
 from ..models.sharding import is_sharded
 from ..passes.load_balancing import router_coefficient
 from ..passes.reference import GivenReference, Reference, StartReference, check_separate, load_reference_model
@@ -131,6 +131,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
     _tokenizer_options: ClassVar[dict[str, str]] = {"truncation_side": "left", "padding_side": "left"}
 
     _buffered_inputs: list[Rollouts] | None  # set by the constructor of TRL's trainer
+    _batch_prompts: list[list[int]] | None = None  # of these rollouts; None if a checkpoint had them
     _has_compared: bool | None = None  # whether any rollout of a run had a compared token; None without rollouts
 
     def __init__(
@@ -181,6 +182,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
             )
         if args.disable_dropout:
             disable_functional_dropout(self.model)  # TRL's trainer turns off the modules alone
+            warn_of_dropout(self.model)
         self._check_loaded(model, data.anchor_dataset)
         check_reference_options(self)
         reference = self._make_reference(model)
@@ -312,9 +314,26 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         if not self.model.training:
             return self._generate_and_score_completions(generation_batch)
         steps = self.args.steps_per_generation
-        if self._step % (steps * self.args.num_iterations) == 0 or self._buffered_inputs is None:
+        is_new = self._step % (steps * self.args.num_iterations) == 0 or self._buffered_inputs is None
+        self._check_prompts([row["perturbed_ids"] for row in generation_batch], is_new)
+        if is_new:
             self._buffered_inputs = self._split(self._generate_and_score_completions(generation_batch))
         return self._buffered_inputs[self._step % steps]
+
+    def _check_prompts(self, prompts: list[list[int]], is_new: bool) -> None:
+        """Raises [`ConsistencyError`] if a batch has other prompts than the trainer's own order gives: rows would be left out."""
+        group = self.args.num_generations
+        is_grouped = all(
+            prompts[first : first + group].count(prompts[first]) == group for first in range(0, len(prompts), group)
+        )
+        repeats = is_new or self._batch_prompts is None or prompts == self._batch_prompts
+        if not is_grouped or not repeats:
+            raise ConsistencyError(
+                f"The batches have other prompts than rollouts need: each prompt {group} times in a row (`num_generations`), and each batch "
+                "once for every micro-batch that trains on it. Leave `get_train_dataloader` and `_get_train_sampler` as they are, and put "
+                "the rows into the order that you want (`shuffle_dataset: false` keeps it)."
+            )
+        self._batch_prompts = prompts if is_new else self._batch_prompts
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Rollouts:
         self._longest = self._next_length()
@@ -387,6 +406,9 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         for seconds in metrics.get("step_time", [])[ended:]:  # of an optimizer step that this one ended
             metrics["training_seconds"].append(self._seconds.training(seconds))
         return loss
+
+    def _track_num_input_tokens(self, inputs: Any) -> None:
+        """Does nothing: TRL's trainer counts the tokens of rollouts, which are not sampled yet."""
 
     def _next_length(self) -> int:
         """Returns the longest rollout of the next batch."""
@@ -466,7 +488,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         self._tables = {mode: RolloutTable(args, self._tokenizer) for mode in ("train", "eval")}
 
     def _before_training(self) -> None:
-        self._step, self._buffered_inputs = 0, None
+        self._step, self._buffered_inputs, self._batch_prompts = 0, None, None
         self._has_compared = None
         self._after_training()
 

@@ -14,6 +14,9 @@ class EvaluatedRows:
         self._names: list[str] = []
         self._rows: list[torch.Tensor] = []
 
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
     def add(self, by_name: dict[str, RowLosses]) -> None:
         """Adds the rows of a batch. Every batch on every process must have the same names."""
         self._names = list(by_name)

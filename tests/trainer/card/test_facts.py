@@ -9,6 +9,7 @@ from datasets import Dataset
 from peft import LoraConfig, PeftConfig, PeftModel, VeraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, TrainerCallback
 
+from tests.helpers import on_policy
 from tests.helpers.commits import COMMITS
 from tests.helpers.guard import guarded, rates, script
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
@@ -243,8 +244,11 @@ def test_an_optimizer_that_the_options_did_not_make(tmp_path):
     assigned.optimizer = sgd_of(assigned)
     options = {"train_dataset": make_pairs(), "processing_class": make_tokenizer()}
     own = Own(make_model(), make_config(tmp_path / "own", max_steps=2), **options)
+    early = make_trainer(tmp_path, make_model(), pairs=make_pairs())
+    early.create_optimizer()  # as a script does that looks at its groups
     for trainer, said in (
         (plain, "adamw_torch"),
+        (early, "adamw_torch"),
         (assigned, "an optimizer that was given to the trainer in place of the options'"),
         (own, "an optimizer that `Own.create_optimizer` made in place of the options'"),
     ):
@@ -253,6 +257,54 @@ def test_an_optimizer_that_the_options_did_not_make(tmp_path):
             assert said in trainer._card_facts()["Optimisation"]
     assert assigned.run_record.run["optimizer"] == "torch.optim.sgd.SGD"
     assert plain.run_record.run["optimizer"] is None
+    assert early.run_record.run["optimizer"] is None
+
+
+def test_rows_of_a_step_are_no_more_than_there_are(tmp_path):
+    trainer = make_trainer(tmp_path, make_model(), pairs=make_pairs(3))
+    assert " of 3 rows, " in trainer._card_facts()["Optimisation"]
+
+
+def test_methods_of_a_subclass_are_named(tmp_path):
+    """The card named the objective alone, and not that another loss was trained."""
+
+    class Own(ConsistencyTrainer):
+        def compute_loss(self, *args, **kwargs):
+            return 10 * super().compute_loss(*args, **kwargs)
+
+    options = {"train_dataset": make_pairs(), "processing_class": make_tokenizer()}
+    own = Own(make_model(), make_config(tmp_path), **options)
+    assert own._card_facts()["Own methods"].startswith("`Own.compute_loss`, of a subclass of the trainer")
+    assert "Own methods" not in make_trainer(tmp_path, make_model(), pairs=make_pairs())._card_facts()
+
+
+def test_options_of_loading_that_did_nothing_are_not_named(tmp_path, cached_base):
+    """The model was loaded before, at another commit and with another attention."""
+    kwargs = {"attn_implementation": "eager", "revision": COMMITS["v1"]}
+    model = AutoModelForCausalLM.from_pretrained("me/base")
+    text, metadata = card(make_trainer(tmp_path / "1", model, pairs=make_pairs(), model_init_kwargs=kwargs))
+    assert "eager" not in text
+    assert metadata["base_model_revision"] == COMMITS["main"]
+    by_name = {"attn_implementation": "eager"}
+    text, _ = card(make_trainer(tmp_path / "2", "me/base", pairs=make_pairs(), model_init_kwargs=by_name))
+    assert "attn_implementation eager" in text
+
+
+def test_losses_of_the_model_without_its_adapter_are_no_results(tmp_path):
+    """Measured after the training, to compare with it, they stood on the card as the trained model's."""
+    trainer = make_trainer(tmp_path, make_model(), pairs=make_pairs())
+    trainer.train()
+    trained = trainer.evaluate()["eval_loss"]
+    with trainer.model.disable_adapter():
+        assert trainer.evaluate()["eval_loss"] != trained
+    assert f"- `eval_loss` {trained:.4g} at step 2" in card(trainer)[0]
+
+
+def test_reference_of_another_name(tmp_path):
+    reference = make_model(seed=1)
+    reference.config._name_or_path = "me/teacher"
+    trainer = on_policy.make_trainer(tmp_path, ref_model=reference)
+    assert trainer._card_facts()["Reference"] == "another model (me/teacher)"
 
 
 def test_act(tmp_path):

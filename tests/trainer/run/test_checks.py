@@ -5,12 +5,13 @@ import pytest
 import torch
 from accelerate.utils.deepspeed import HfDeepSpeedConfig
 from peft import LoraConfig, get_peft_model
+from torch.utils.data import SequentialSampler
 from transformers import TrainerCallback
 
 from tests.helpers import on_policy, paired
 from tests.helpers.models import CHATML, make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.processors import TextProcessor
-from trl_consistency import ConsistencyTrainer
+from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.models.checks import context_length
 from trl_consistency.passes.reference import freeze_initial_policy
@@ -118,6 +119,9 @@ def test_whole_model_is_not_saved_beside_an_adapter(tmp_path):
         {"dose_check": True},
         {"log_layer_distances": True},
         {"auto_find_batch_size": True},
+        {"assistant_only_loss": True},
+        {"completion_only_loss": False},
+        {"model_init_kwargs": {"attn_implementation": "eager"}},
     ],
 )
 def test_options_that_change_after_the_trainer_was_made(tmp_path, change):
@@ -128,6 +132,108 @@ def test_options_that_change_after_the_trainer_was_made(tmp_path, change):
     setattr(trainer.args, name, value)
     with pytest.raises(ConsistencyError, match=f"`args.{name}` was .* when the trainer was made, and is "):
         trainer.train()
+
+
+def test_option_of_the_optimizer_that_is_assigned_and_not_read(tmp_path):
+    trainer = paired.make_trainer(tmp_path, max_steps=1)
+    trainer.args.optim, trainer.args.adam_beta1 = "sgd", 0.5
+    with pytest.raises(ConsistencyError, match="`adam_beta1` is set, but `optim` is sgd"):
+        trainer.train()
+
+
+@pytest.mark.parametrize("file", ["README.md", "config.json"])
+def test_folder_that_is_assigned_after_the_trainer_was_made(tmp_path, model_dir, file):
+    """The card replaced the user's page, and the trained model the one that it was trained from."""
+    args = make_config(tmp_path / "out", max_steps=1, save_strategy="steps", save_steps=1)
+    trainer = ConsistencyTrainer(str(model_dir), args, train_dataset=make_pairs(4), peft_config=LORA)
+    if file == "README.md":
+        (tmp_path / file).write_text("# My project\n")
+    trainer.args.output_dir = str(tmp_path if file == "README.md" else model_dir)
+    said = "has a README.md that is no model's card" if file == "README.md" else "is the folder of a model"
+    with pytest.raises(ConsistencyError, match=said):
+        trainer.train()
+
+
+class TestEvaluatedSets:
+    @pytest.mark.parametrize("chosen", [None, {}])
+    def test_none(self, tmp_path, chosen):
+        """An empty dictionary gave no metrics, and said nothing."""
+        with pytest.raises(ConsistencyError, match="There is no `eval_dataset` to evaluate on"):
+            paired.make_trainer(tmp_path).evaluate(chosen)
+
+    def test_unknown_name(self, tmp_path):
+        pairs = make_pairs(2)
+        trainer = paired.make_trainer(tmp_path / "1", eval_dataset={"a": pairs, "b": pairs})
+        with pytest.raises(ConsistencyError, match="names the set 'c', and the trainer's `eval_dataset` has 'a', 'b'"):
+            trainer.evaluate("c")
+        with pytest.raises(ConsistencyError, match="`eval_dataset` has no name"):
+            paired.make_trainer(tmp_path / "2", eval_dataset=pairs).evaluate("clean_ids")
+
+    def test_no_data_set(self, tmp_path):
+        trainer = paired.make_trainer(tmp_path)
+        with pytest.raises(TypeError, match=r"must be a `datasets.Dataset` or .*, got `list`"):
+            trainer.evaluate([{"clean_prompt": "a", "perturbed_prompt": "b"}])
+
+    def test_metric_with_a_name_of_the_trainers(self, tmp_path):
+        """The trainer's took its place."""
+        trainer = paired.make_trainer(tmp_path, eval_dataset=make_pairs(2))
+        trainer.compute_metrics = lambda predicted: {"entropy": 1.0}
+        with pytest.raises(ConsistencyError, match="`compute_metrics` returns `entropy`, and the trainer has a"):
+            trainer.evaluate()
+
+
+def test_logits_that_nothing_gives(tmp_path):
+    arguments = {"train_dataset": make_pairs(4), "processing_class": make_tokenizer()}
+    with pytest.raises(ConsistencyError, match="`preprocess_logits_for_metrics` is not available where the reference"):
+        ConsistencyTrainer(
+            make_model(), make_config(tmp_path, method="kl"), preprocess_logits_for_metrics=print, **arguments
+        )
+
+
+def test_metrics_that_are_never_computed(tmp_path):
+    arguments = {"train_dataset": make_pairs(4), "processing_class": make_tokenizer(), "compute_metrics": print}
+    with pytest.raises(ConsistencyError, match="`compute_metrics` is given, and `prediction_loss_only` is true"):
+        ConsistencyTrainer(make_model(), make_config(tmp_path, prediction_loss_only=True), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("options", "is_refused"),
+    [
+        ({"train_sampling_strategy": "group_by_length"}, True),
+        ({"train_sampling_strategy": "batch_rebalance"}, True),
+        ({"train_sampling_strategy": "sequential"}, False),
+        ({"data_seed": 1}, True),
+    ],
+)
+def test_orders_that_a_stream_does_not_have(tmp_path, options, is_refused):
+    """They were ignored, and stood on the card."""
+    stream, said = make_pairs(8).to_iterable_dataset(), "does nothing where `train_dataset` is streamed"
+    with pytest.raises(ConsistencyError, match=said) if is_refused else nullcontext():
+        paired.make_trainer(tmp_path, stream, max_steps=1, **options)
+
+
+def test_model_without_a_name_or_a_tokenizer(tmp_path):
+    with pytest.raises(ConsistencyError, match="`model` has no name by which its tokenizer could be loaded"):
+        ConsistencyTrainer(make_model(), make_config(tmp_path), train_dataset=make_pairs(4))
+
+
+def test_quantization_of_a_loaded_model(tmp_path):
+    """It was trained without."""
+    arguments = {"train_dataset": make_pairs(4), "processing_class": make_tokenizer(), "peft_config": LORA}
+    with pytest.raises(ConsistencyError, match="`quantization_config` is given, and `model` is loaded already"):
+        ConsistencyTrainer(make_model(), make_config(tmp_path), quantization_config=SimpleNamespace(), **arguments)
+
+
+@pytest.mark.parametrize("use", ["train", "evaluate", "save_model"])
+def test_second_adapter_on_the_base_of_a_trainer(tmp_path, use):
+    """The first one was measured and saved as the second, untrained."""
+    base = make_model()
+    options = {"train_dataset": make_pairs(4), "eval_dataset": make_pairs(2), "processing_class": make_tokenizer()}
+    trainer = ConsistencyTrainer(base, make_config(tmp_path, max_steps=1), peft_config=LORA, **options)
+    trainer.train()
+    get_peft_model(base, LoraConfig(r=4, target_modules="all-linear"))
+    with pytest.raises(ConsistencyError, match="The adapter's weights were replaced after the trainer was made"):
+        getattr(trainer, use)()
 
 
 @pytest.mark.parametrize("use", ["train", "evaluate", "predict"])
@@ -316,15 +422,65 @@ class TestSubclasses:
         def compute_loss(self, *args, **kwargs):
             return 10 * super().compute_loss(*args, **kwargs)
 
-    class Measured(OwnLoss):
+    class Measured(ConsistencyTrainer):
         def prediction_step(self, *args, **kwargs):
-            return super().prediction_step(*args, **kwargs)
+            _, logits, labels = super().prediction_step(*args, **kwargs)
+            return torch.tensor(77.0), logits, labels
+
+    class Unmeasured(ConsistencyTrainer):
+        def prediction_step(self, *args, **kwargs):
+            return torch.tensor(77.0), None, None
+
+    class OwnStep(ConsistencyTrainer):
+        def training_step(self, model, inputs, num_items_in_batch=None):
+            loss = self.compute_loss(model.train(), inputs, num_items_in_batch=num_items_in_batch)
+            self.accelerator.backward(loss)
+            return loss.detach()
+
+    @staticmethod
+    def make(kind, tmp_path, **options):
+        data = {"train_dataset": make_pairs(4), "eval_dataset": make_pairs(2), "processing_class": make_tokenizer()}
+        return kind(make_model(), make_config(tmp_path, method="bct", max_steps=1, **options), **data)
 
     @pytest.mark.parametrize(("kind", "is_warned"), [(OwnLoss, True), (Measured, False), (ConsistencyTrainer, False)])
     def test_a_loss_that_no_evaluation_measures_is_said(self, tmp_path, caplog, kind, is_warned):
-        args = make_config(tmp_path, method="bct", max_steps=1)
-        kind(make_model(), args, train_dataset=make_pairs(4), processing_class=make_tokenizer())
+        self.make(kind, tmp_path)
         assert ("`OwnLoss.compute_loss` changes only the training loss" in caplog.text) == is_warned
+
+    def test_a_loss_that_an_evaluation_does_not_log_is_said(self, tmp_path, caplog):
+        """The warning said that the loss which `prediction_step` returns would be measured."""
+        trainer = self.make(self.Measured, tmp_path)
+        assert "The loss that `Measured.prediction_step` returns is not logged: `eval_loss` is that of" in caplog.text
+        assert trainer.evaluate()["eval_loss"] < 7, "the warning is needed no more"
+
+    def test_an_evaluation_that_measures_no_row(self, tmp_path):
+        trainer = self.make(self.Unmeasured, tmp_path)
+        with pytest.raises(ConsistencyError, match=r"`Unmeasured\.prediction_step` does not call"):
+            trainer.evaluate()
+
+    def test_a_training_step_of_its_own(self, tmp_path):
+        """It ended with a traceback."""
+        trainer, plain = self.make(self.OwnStep, tmp_path), self.make(ConsistencyTrainer, tmp_path)
+        assert trainer.train().training_loss == plain.train().training_loss
+
+    def test_an_order_that_leaves_out_prompts_of_rollouts(self, tmp_path):
+        """Every second batch was read and not trained on, and the card told of two rollouts a prompt."""
+
+        class Ordered(OnPolicyConsistencyTrainer):
+            def _get_train_sampler(self, dataset=None):
+                return SequentialSampler(self.train_dataset)
+
+        args = on_policy.make_on_policy_config(tmp_path, max_steps=1, gradient_accumulation_steps=2)
+        data = {"train_dataset": make_pairs(32), "processing_class": make_tokenizer()}
+        with pytest.raises(ConsistencyError, match="each prompt 2 times in a row"):
+            Ordered(make_model(), args=args, **data).train()
+
+        class Grouped(Ordered):
+            def _get_train_sampler(self, dataset=None):
+                return [row for row in range(32) for _ in range(2)]
+
+        with pytest.raises(ConsistencyError, match="each batch once for every micro-batch"):
+            Grouped(make_model(), args=args, **data).train()
 
     def test_a_method_that_transformers_does_not_call_is_said(self, tmp_path, caplog):
         """The optimizer was that of the options, without a word."""

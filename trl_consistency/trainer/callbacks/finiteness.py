@@ -108,7 +108,9 @@ class FinitenessGuard(TrainerCallback):
     def check_gradient(self, grad_norm: Any) -> None:
         """Raises [`NotFiniteError`] if the losses or the gradient of a step are not finite."""
         accelerator = self.trainer.accelerator
-        loss_was_finite = bool(accelerator.gather(self._loss_is_finite.int().reshape(1)).all())  # type: ignore[union-attr]
+        if self._loss_is_finite is None:  # A subclass's `training_step` does not call the trainer's.
+            self._loss_is_finite = torch.ones(1, device=accelerator.device)
+        loss_was_finite = bool(accelerator.gather(self._loss_is_finite.int().reshape(1)).all())
         norm_is_finite = grad_norm is None or math.isfinite(float(grad_norm))
         previous_was = self._last_loss_was_finite
         self._last_loss_was_finite, self._loss_is_finite = loss_was_finite, None

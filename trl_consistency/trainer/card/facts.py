@@ -23,7 +23,7 @@ from ...smollm2.checkpoint import HUB_NAME, origin_of
 from ...upstream import get_config_model_id
 from ..run.best_checkpoint import best_step, missed_best
 from ..run.interruption import rows_per_step
-from ..run.other_sets import OF_ANOTHER_SET, OF_SET
+from ..run.other_sets import OF_ANOTHER_SET, OF_BASE, OF_SET
 from ..run.overrides import overridden
 from ..run.resumption import describe_earlier, describe_history, past_methods
 from .other_options import describe_other_options, describe_precision
@@ -34,6 +34,8 @@ from .words import in_words, safe
 
 LIBRARIES = ("trl-consistency", "trl", "transformers", "peft", "torch", "datasets")
 MAX_PERTURBATIONS, MAX_WORDINGS = 10, 40
+# Methods by which a subclass decides what is trained, beside those of the optimizer
+DECIDING_METHODS = ("compute_loss", "training_step", "get_train_dataloader", "get_batch_samples", "_get_train_sampler")
 # Suffixes of the evaluation metrics on the card
 EVALUATED = ("_loss", "_divergence", "_response_cross_entropy", "_activation_distance", "_reference_kl")
 
@@ -138,7 +140,12 @@ def base_revision(trainer: Any) -> str | None:
     model = trainer.model
     path = get_config_model_id((model.get_base_model() if is_peft_model(model) else model).config)
     name = None if origin_of(path) else _hub_name(path)
-    return _revision(name, trainer.args.model_init_kwargs) if name else None
+    return _revision(name, _init_kwargs(trainer)) if name else None
+
+
+def _init_kwargs(trainer: Any) -> dict[str, Any] | None:
+    """Returns the options by which a trainer loaded its model; None for a model that was loaded already, on which they do nothing."""
+    return trainer.args.model_init_kwargs if trainer.is_loaded_by_name else None
 
 
 def _revision(base_model: str, init_kwargs: dict[str, Any] | None) -> str | None:
@@ -264,7 +271,10 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
         how = "an optimizer that was given to the trainer in place of the options'"
     elif maker := overridden(trainer, "create_optimizer"):
         how = f"an optimizer that `{safe(maker)}` made in place of the options'"
-    facts["Optimisation"] = f"{steps} of {rows_per_step(trainer)} {what}{epochs}, {how}, seed {args.seed}"
+    rows = rows_per_step(trainer)
+    if what == "rows" and isinstance(trainer.train_dataset, Dataset):
+        rows = min(rows, len(trainer.train_dataset))
+    facts["Optimisation"] = f"{steps} of {rows} {what}{epochs}, {how}, seed {args.seed}"
     if earlier := describe_earlier(trainer):
         facts["Trained before"] = earlier
     if history := describe_history(trainer):
@@ -283,7 +293,12 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
         facts["Base model's config"] = (
             f"changed in {keys}: on the model as its files are, the adapter does something else"
         )
-    return facts | trained_weights(trainer) | describe_precision(trainer) | describe_other_options(args)
+    if own := [f"`{safe(of)}`" for name in DECIDING_METHODS if (of := overridden(trainer, name))]:
+        facts["Own methods"] = (
+            f"{in_words(own)}, of a subclass of the trainer: it may have trained otherwise than this table says"
+        )
+    others = describe_other_options(args, _init_kwargs(trainer))
+    return facts | trained_weights(trainer) | describe_precision(trainer) | others
 
 
 def _comparison_facts(trainer: Any) -> dict[str, str]:
@@ -331,7 +346,8 @@ def _reference_facts(trainer: Any) -> dict[str, str]:
 def _reference_description(trainer: Any) -> str:
     """Describes the reference policy."""
     if getattr(trainer, "ref_model", None) is not None:
-        return "another model"
+        name = _hub_name(get_config_model_id(trainer.ref_model.config))
+        return f"another model ({name})" if name else "another model"
     if trainer._adapter_off:
         return "the base model, without the adapter"
     adapter = ""
@@ -385,7 +401,7 @@ def _eval_results(trainer: Any) -> str:
     last = {
         key.replace("eval_", f"eval_{entry[OF_SET]}_", 1) if OF_SET in entry else key: (value, entry["step"])
         for entry in trainer.state.log_history
-        if entry["step"] <= last_step and not entry.get(OF_ANOTHER_SET)
+        if entry["step"] <= last_step and not entry.get(OF_ANOTHER_SET) and not entry.get(OF_BASE)
         for key, value in entry.items()
         if key.startswith("eval_") and key.endswith(EVALUATED)
     }

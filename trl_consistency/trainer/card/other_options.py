@@ -33,8 +33,11 @@ def describe_precision(trainer: Any) -> dict[str, str]:
     return {"Precision": f"weights in {weights}{f', mixed precision {mixed}' if mixed != 'no' else ''}"}
 
 
-def describe_other_options(args: Any) -> dict[str, str]:
-    """Returns the card's fact about options that decide the result, where they differ from their defaults."""
+def describe_other_options(args: Any, init_kwargs: dict[str, Any] | None = None) -> dict[str, str]:
+    """
+    Returns the card's fact about options that decide the result, where they differ from their defaults, and about those of the
+    `init_kwargs` by which the model was loaded.
+    """
     known = {field.name: field for field in fields(args)}
     given = {name: getattr(args, name) for name in DECIDING if name in known}
     given = {name: value for name, value in given.items() if _plain(value) != _plain(_default(known[name]))}
@@ -42,7 +45,7 @@ def describe_other_options(args: Any) -> dict[str, str]:
         given = {name: value for name, value in given.items() if not name.startswith("vllm_")}
     if given.get("steps_per_generation") == args.gradient_accumulation_steps:
         del given["steps_per_generation"]
-    init = getattr(args, "model_init_kwargs", None) or {}
+    init = init_kwargs or {}
     given |= {name: init[name] for name in OF_THE_MODEL if init.get(name) is not None}
     if not given:
         return {}

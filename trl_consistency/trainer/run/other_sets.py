@@ -8,6 +8,8 @@ from .manifest import describe_rows
 
 # In an entry of Trainer's log: the evaluation was on other rows than the trainer's set of that name
 OF_ANOTHER_SET = "another_eval_dataset"
+# The evaluation was of the model without its adapter
+OF_BASE = "adapter_off"
 # The trainer's set, of several, that an entry with the prefix `eval` is about
 OF_SET = "eval_dataset_name"
 
@@ -25,6 +27,13 @@ def mark_other_set(entries: list[dict[str, Any]], prefix: str) -> None:
     for entry in entries:
         if f"{prefix}_loss" in entry:
             entry[OF_ANOTHER_SET] = True
+
+
+def mark_other_model(entries: list[dict[str, Any]], prefix: str) -> None:
+    """Marks the losses under `prefix` among entries of Trainer's log as those of the model without its adapter."""
+    for entry in entries:
+        if f"{prefix}_loss" in entry:
+            entry[OF_BASE] = True
 
 
 def name_set(entries: list[dict[str, Any]], name: str, prefix: str) -> None:

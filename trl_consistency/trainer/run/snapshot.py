@@ -3,12 +3,15 @@
 from copy import deepcopy
 from typing import Any
 
+from accelerate.utils import is_peft_model
+
 from ...data.collators import PairCollator
 from ...data.eval_sets import named
 from ...data.rendering import get_tokenizer
 from ...errors import ConsistencyError
 from ...models.adapter_checks import check_adapter_is_there
-from .checks import check_reference_options
+from ...models.sharding import is_sharded
+from .checks import check_metrics, check_reference_options
 from .manifest import GENERATION, OPTIMISATION, OPTIONS, describe_template
 
 
@@ -20,6 +23,15 @@ BUILT_IN = sorted(
     | {"max_length", "chat_template_kwargs", "chat_template_path", "eos_token", "pad_to_multiple_of", "padding_free"}
     | {"log_consistency_metrics", "log_layer_distances", "dose_check", "share_prefix", "torch_compile"}
     | {"auto_find_batch_size", "average_tokens_across_devices", "bf16_full_eval", "fp16_full_eval", "use_liger_kernel"}
+    | {
+        "assistant_only_loss",
+        "completion_only_loss",
+        "eval_packing",
+        "packing_strategy",
+        "truncation_mode",
+        "pad_token",
+    }
+    | {"dataset_text_field", "dataset_kwargs", "length_column_name", "model_init_kwargs"}
 )
 
 
@@ -35,6 +47,7 @@ class Snapshot:
         self._tokenizer = _tokenizer_of(trainer)
         self._model = trainer.accelerator.unwrap_model(trainer.model)
         self._loss = trainer.compute_loss_func  # with some versions of transformers, TRL sets one
+        self._adapter = [] if is_sharded(trainer.accelerator) else _adapter_of(self._model)
 
     def check(self) -> None:
         """Raises [`ConsistencyError`] for what was assigned after the trainer's constructor had checked and prepared it."""
@@ -53,7 +66,7 @@ class Snapshot:
             raise ConsistencyError(
                 "`model` was assigned after the trainer was made, which prepared another one. Make a new trainer with it."
             )
-        check_adapter_is_there(trainer.model)
+        self.check_adapter()
         if trainer.compute_loss_func is not self._loss:
             raise ConsistencyError(
                 "`compute_loss_func` was assigned after the trainer was made: the objective is that of its config. Leave it out."
@@ -62,6 +75,7 @@ class Snapshot:
             raise ConsistencyError(
                 "`data_collator` was assigned after the trainer was made: pairs need the trainer's own `PairCollator`. Leave it out."
             )
+        check_metrics(trainer)
         if trainer._reference is not None:
             check_reference_options(trainer)
             trainer._reference.check_parameters()
@@ -70,6 +84,22 @@ class Snapshot:
                 raise ConsistencyError(
                     f"`args.{name}` was {was!r} when the trainer was made, and is {now!r}: it is settled from then on. Make a new trainer."
                 )
+
+    def check_adapter(self) -> None:
+        """Raises [`ConsistencyError`] if the adapter that the trainer was made with is no longer in the model."""
+        model = self.trainer.model
+        check_adapter_is_there(model)
+        present = {id(parameter) for parameter in model.parameters()}
+        if is_peft_model(model) and any(id(parameter) not in present for parameter in self._adapter):
+            raise ConsistencyError(
+                "The adapter's weights were replaced after the trainer was made: PEFT changes the base model itself, and a second adapter "
+                "of the same name on it (`get_peft_model`) takes the first one's place. Load the base model again for each adapter."
+            )
+
+
+def _adapter_of(model: Any) -> list[Any]:
+    """Returns the trained weights of a model with an adapter; none of another model."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad] if is_peft_model(model) else []
 
 
 def _tokenizer_of(trainer: Any) -> tuple[Any, ...]:
