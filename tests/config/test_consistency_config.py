@@ -1,6 +1,7 @@
 import json
 import re
 import warnings
+from contextlib import nullcontext
 from dataclasses import MISSING
 
 import pytest
@@ -361,6 +362,19 @@ class TestAssigned:
         assert config.greater_is_better is False
         self.assign(config, metric_for_best_model="eval_mean_token_accuracy")._take_assigned()
         assert config.greater_is_better is True
+
+    @pytest.mark.parametrize("name", ["gradient_checkpointing", "activation_checkpointing"])
+    def test_checkpointing_by_either_name(self, tmp_path, name):
+        config = self.assign(make_config(tmp_path, gradient_checkpointing=True), **{name: False})
+        config._take_assigned()
+        assert (config.gradient_checkpointing, config.activation_checkpointing) == (False, False)
+
+    @pytest.mark.parametrize(("name", "is_refused"), [("anchor_ration", True), ("my_own_note", False)])
+    def test_names_that_are_no_options(self, tmp_path, name, is_refused):
+        config = self.assign(make_config(tmp_path), **{name: 0.5})
+        said = f"`{name}` was assigned to the config, and is no option. Did you mean `anchor_ratio`"
+        with pytest.raises(ConsistencyError, match=said) if is_refused else nullcontext():
+            config._take_assigned()
 
     def test_batches_of_rollouts(self, tmp_path):
         config = self.assign(make_on_policy_config(tmp_path), gradient_accumulation_steps=2)

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from inspect import signature
 from typing import TYPE_CHECKING, Any, cast
 
@@ -153,6 +154,7 @@ class PairConfig(_Arguments):
         Takes options that were assigned since the config was made as if it had been made with them: all are checked, and those that
         depend on others are settled anew.
         """
+        self._check_misspelt()
         now = self._values()
         assigned = {name: value for name, value in now.items() if value != self._made.get(name, value)}
         if not assigned:
@@ -165,6 +167,16 @@ class PairConfig(_Arguments):
         except ValueError as error:  # of transformers
             raise ConsistencyError(one_line(error)) from None
         vars(self).update(vars(anew))
+
+    def _check_misspelt(self) -> None:
+        """Raises [`ConsistencyError`] for an attribute that was assigned and is almost called as an option: it would be ignored."""
+        known = {of.name for of in fields(self)}
+        for name in vars(self).keys() - known:
+            near = get_close_matches(name, known, n=1, cutoff=0.85)
+            if near and not name.startswith("_"):
+                raise ConsistencyError(
+                    f"`{name}` was assigned to the config, and is no option. Did you mean `{near[0]}`?"
+                )
 
     def _values(self) -> dict[str, Any]:
         """Returns the options by name, without tokens."""
@@ -237,6 +249,12 @@ class PairConfig(_Arguments):
         for fault in template_kwargs_faults(cast(dict[str, Any], self.chat_template_kwargs or {})):
             raise ConsistencyError(f"`chat_template_kwargs` {fault}.")
         known = {*signature(checkpoint).parameters, "preserve_rng_state"} - {"function", "args", "kwargs"}
+        for key in ("selective", "every_n_layers"):
+            if key in (self.gradient_checkpointing_kwargs or {}):
+                raise ConsistencyError(
+                    f"`gradient_checkpointing_kwargs` sets `{key}`, which is not available in consistency training: all blocks are "
+                    "checkpointed. Leave it out."
+                )
         check_keys("gradient_checkpointing_kwargs", self.gradient_checkpointing_kwargs, known)
         kwargs = cast(dict[str, Any], self.generation_kwargs or {})
         for key in kwargs:

@@ -48,6 +48,7 @@ from ..upstream import (
 )
 from ..weight_files import is_here
 from .callbacks.dose import DoseCheck
+from .callbacks.evaluation import warn_of_unused_guard
 from .callbacks.finiteness import FinitenessGuard
 from .card.facts import base_revision, build_card, describe_data, describe_left_out
 from .card.weights import describe_weights
@@ -126,6 +127,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
     _total_train_tokens: int = 0  # logged as `num_tokens` by TRL's trainer for supervised fine-tuning
     _metrics: dict[str, Any]
 
+    has_guard = False  # whether a `ConsistencyEvalCallback` was made for this trainer
     _epoch = 0  # the number of the epoch in training, from 0; a callback may end an epoch early
     _mixture: AnchorMixture | None = None  # of streamed pairs with anchors
 
@@ -374,6 +376,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
             self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
         names = [resume_changed] if isinstance(resume_changed, str) else resume_changed
         checkpoint = check_training_options(self, resume_from_checkpoint, names)
+        warn_of_unused_guard(self)
         self._take_out_other_precision()
         with command_lock(self.args.output_dir, self.accelerator), self._training():
             given = held_by(self.optimizer) if self._is_given_optimizer else None

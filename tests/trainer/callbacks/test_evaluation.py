@@ -65,6 +65,18 @@ def test_training_goes_as_it_would_without(tmp_path, kind, lora, checkpointing):
     assert losses(plain) == losses(watched)
 
 
+@pytest.mark.parametrize("is_added", [True, False])
+def test_guard_that_was_not_added_is_said(tmp_path, caplog, monkeypatch, is_added):
+    """Nothing was measured, and nothing said of it."""
+    script(monkeypatch, rates(10), rates(10))
+    trainer = make_trainer(tmp_path, max_steps=1)
+    guard = ConsistencyEvalCallback(trainer, PAIRS, CONTROL, eval_every=1)
+    if is_added:
+        trainer.add_callback(guard)
+    trainer.train()
+    assert ("was made for this trainer and is not among its callbacks" in caplog.text) != is_added
+
+
 def test_rows_that_are_trained_on_are_warned_about(tmp_path, caplog):
     """Their rates would be taken for those of held-out pairs."""
     trainer = make_trainer(tmp_path, eval_dataset=PAIRS)

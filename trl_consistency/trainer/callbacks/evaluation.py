@@ -146,6 +146,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         self._start: dict[str, Estimate] | None = None
         self._measured: tuple[int, dict[str, float]] | None = None  # step and metrics
         self._told: int | None = None  # the step whose evaluation last got the metrics
+        trainer.has_guard = True
 
     def state(self) -> dict[str, Any]:
         start = {name: rate.to_dict() for name, rate in (self._start or {}).items()}
@@ -283,6 +284,16 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
                 f"Training is stopped. {self.stopped} {then} Anchors (`anchor_ratio`) or a lower learning rate keep what "
                 "the pairs do not mention."
             )
+
+
+def warn_of_unused_guard(trainer: Any) -> None:
+    """Logs a warning if a guard was made for a trainer that does not have it among its callbacks."""
+    callbacks = trainer.callback_handler.callbacks
+    if trainer.has_guard and not any(isinstance(callback, ConsistencyEvalCallback) for callback in callbacks):
+        logger.warning(
+            "A `ConsistencyEvalCallback` was made for this trainer and is not among its callbacks, so that nothing is measured. Add it: "
+            "`trainer.add_callback(...)`."
+        )
 
 
 def check_options(args: Any, eval_every: int | None, max_drop: float | None, num_rows: int) -> None:
