@@ -103,7 +103,11 @@ def check_adapter_is_there(model: Any) -> None:
 
 def is_adapter_off(model: Any) -> bool:
     """Whether a `PeftModel` runs without the adapter that a trainer trains: it is switched off, or another one is active."""
-    return isinstance(model, PeftModel) and any(
+    if not isinstance(model, PeftModel):
+        return False
+    if isinstance(model.active_peft_config, PromptLearningConfig):  # PEFT then calls the base model in its place
+        return getattr(model.forward, "__self__", None) is model.base_model
+    return any(
         part.disable_adapters or "default" not in part.active_adapters
         for part in model.modules()
         if isinstance(part, BaseTunerLayer | AuxiliaryTrainingWrapper)

@@ -6,7 +6,7 @@ import pytest
 import torch
 import yaml
 from datasets import Dataset
-from peft import LoraConfig, PeftConfig, PeftModel, VeraConfig, get_peft_model
+from peft import LoraConfig, PeftConfig, PeftModel, PromptTuningConfig, VeraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 from tests.helpers import on_policy
@@ -290,9 +290,10 @@ def test_options_of_loading_that_did_nothing_are_not_named(tmp_path, cached_base
     assert "attn_implementation eager" in text
 
 
-def test_losses_of_the_model_without_its_adapter_are_no_results(tmp_path):
+@pytest.mark.parametrize("lora", [True, PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)])
+def test_losses_of_the_model_without_its_adapter_are_no_results(tmp_path, lora):
     """Measured after the training, to compare with it, they stood on the card as the trained model's."""
-    trainer = make_trainer(tmp_path, make_model(), pairs=make_pairs())
+    trainer = make_trainer(tmp_path, make_model(), lora, make_pairs(), learning_rate=0.1)
     trainer.train()
     trained = trainer.evaluate()["eval_loss"]
     with trainer.model.disable_adapter():
