@@ -43,6 +43,7 @@ from ..models.loading import (
     adapted,
     check_adapters,
     check_loadable,
+    is_adapter_folder,
     load_model,
     load_tokenizer,
     name_models,
@@ -178,7 +179,9 @@ def _answer(
         thinking_markers=check_markers(args.thinking_markers),
         progress=PartialState().is_main_process,
     )
-    folder, revision = Path(args.output_dir), args.model_revision or "main"
+    # An adapter that is measured alone names the revision itself.
+    revision = None if is_adapter_folder(args.model_name_or_path) else args.model_revision or "main"
+    folder = Path(args.output_dir)
     found: dict[str, Results] = {}
     capability = {}
     longest = longest_prompt(row for of_set in sets.values() for row in of_set.rows)
