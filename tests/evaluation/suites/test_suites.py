@@ -328,7 +328,7 @@ def test_the_template_of_a_processor_is_used(tmp_path):
 @pytest.mark.parametrize("has_figure", [True, False])
 def test_a_group_has_one_row(tmp_path, tokenizer, monkeypatch, has_figure):
     """
-    As MMLU: a figure of subjects of different sizes, weighted by them. A group without a figure of its own, as `leaderboard` is,
+    As MMLU: a figure of subjects of different sizes, weighted by them. A group without a figure of its own, as `portuguese_bench` is,
     has those of its tasks.
     """
     from lm_eval.tasks import TaskManager
