@@ -148,12 +148,12 @@ def prepare(
 
 def _warn_of_code(folder: Path, files: Collection[str]) -> None:
     """Warns of Python code that a config names, and that is not sent: without it, the model may not load."""
-    for config in sorted(folder.glob("*config.json")):
-        named = (load_json(config).get("auto_map") or {}).values()
-        classes = [of for one in named for of in (one if isinstance(one, list) else [one]) if isinstance(of, str)]
-        own = {
-            f"{of.rpartition('.')[0]}.py" for of in classes if "--" not in of
-        }  # `user/name--file.Class` is another page's
+    for config in (folder / name for name in files if name.endswith("config.json")):
+        named = load_json(config).get("auto_map")
+        values = list(named.values()) if isinstance(named, dict) else []
+        classes = [of for one in values for of in (one if isinstance(one, list) else [one]) if isinstance(of, str)]
+        # `user/name--file.Class` is of another page.
+        own = {f"{of.rpartition('.')[0]}.py" for of in classes if "." in of and "--" not in of}
         if lacking := sorted(own - set(files)):
             warnings.warn(
                 f"{config.name} names code (`auto_map`), and {', '.join(lacking)} is not sent, so that the model may not load from its page. "

@@ -5,6 +5,8 @@ from dataclasses import replace
 from html import unescape
 
 import pytest
+from matplotlib.container import BarContainer
+from matplotlib.figure import Figure
 
 from tests.helpers.results import RESULTS, rate
 from trl_consistency import ConsistencyError
@@ -133,6 +135,16 @@ def test_plot_has_a_panel_for_failures_and_one_for_abilities(tmp_path, metrics, 
             metric in METRICS and METRICS[metric].is_failure for metric in (of.partition("/")[0] for of in of_panel)
         ]
         assert set(failing) == {heading == "Should be low"}
+
+
+def test_the_bars_of_many_models_can_be_told_apart():
+    """The sixth model had those of the first, in the legend, too."""
+    axes = Figure().add_subplot()
+    _draw_bars(
+        axes, {f"m{number}": {"sycophancy": rate(1, 2)} for number in range(20)}, ["sycophancy"], {"sycophancy": "S"}
+    )
+    bars = [container.patches[0] for container in axes.containers if isinstance(container, BarContainer)]
+    assert len(bars) == len({(bar.get_facecolor(), bar.get_hatch()) for bar in bars}) == 20
 
 
 def test_plot_of_training(tmp_path):

@@ -384,8 +384,11 @@ def _save(figure: "Figure", path: str | Path, axes: "Axes | None" = None, most_c
 
 
 def _draw_bars(axes: "Axes", results: Mapping[str, Rates], metrics: list[str], labels: Mapping[str, str]) -> None:
-    # Shades and hatches distinguish the models without colour.
-    styles = [("0.8", ""), ("#a6cee3", "///"), ("#fdbf6f", "..."), ("#b2df8a", "xxx"), ("#cab2d6", "---")]
+    # Shades and hatches distinguish the models without colour. Together, they repeat after 35 models.
+    colours, hatches = (
+        ("0.8", "#a6cee3", "#fdbf6f", "#b2df8a", "#cab2d6"),
+        ("", "///", "...", "xxx", "---", "ooo", "++"),
+    )
     thickness, names = 0.8 / len(results), shown_names(results)
     for number, (name, rates) in enumerate(results.items()):
         shown = [(place, rates[metric]) for place, metric in enumerate(metrics) if metric in rates]
@@ -393,7 +396,8 @@ def _draw_bars(axes: "Axes", results: Mapping[str, Rates], metrics: list[str], l
         places = [place + offset for place, _ in shown]
         bars = [_percent(rate) for _, rate in shown]
         values, errors = [value for value, _ in bars], list(zip(*(error for _, error in bars), strict=True))
-        colour, hatch = styles[number % len(styles)]
+        colour = colours[number % len(colours)]
+        hatch = hatches[(number + number // len(colours)) % len(hatches)]
         axes.barh(
             places,
             values,
