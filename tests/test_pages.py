@@ -52,3 +52,14 @@ def test_a_table_is_as_wide_as_the_terminal(monkeypatch):
 def test_did_you_mean():
     assert did_you_mean("bcct", ["act", "bct"]) == " Did you mean `bct`?"
     assert did_you_mean(7, ["act"]) == ""
+
+
+def test_figures_are_whole_in_a_narrow_terminal(monkeypatch):
+    """They ended in an ellipsis: (1234/5…"""
+    monkeypatch.setenv("COLUMNS", "70")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    cells = {"Sycophancy, test_wordings": ["47.0% [38.8, 55.4] (1234/5678), 44 unread"] * 6}
+    table = terminal_table([f"adapter-{number}" for number in range(6)], cells)
+    assert "\u2026" not in table
+    rows = [line.split("|")[2].strip() for line in table.splitlines()]
+    assert "".join(rows[1:]).replace("-", "").endswith("47.0%[38.8,55.4](1234/5678),44unread")

@@ -75,7 +75,7 @@ def terminal_table(names: Sequence[str], cells: Mapping[str, Sequence[str]]) -> 
 
     table = Table(box=box.MARKDOWN)
     for name in ("", *names):
-        table.add_column(Text(printable(name)))
+        table.add_column(Text(printable(name)), overflow="fold")  # no figure is cut in a narrow terminal
     for label, row in cells.items():
         table.add_row(*(Text(printable(text)) for text in (label, *row)))
     width = shutil.get_terminal_size((120, 24)).columns if sys.stdout.isatty() else NO_TERMINAL

@@ -433,6 +433,17 @@ def test_questions_by_another_scorer(tmp_path, model, tokenizer, monkeypatch):
     assert found.acc == [not of for of in right]
 
 
+def test_items_that_were_read_already_are_not_drawn_again(tmp_path, model, tokenizer):
+    """All of them were measured."""
+    data = read_capability(write_lines(tmp_path / "a.jsonl", [{"text": "the fox"}, {"text": "a dog"}]).parent)
+    for name in ("max_items", "seed"):
+        with pytest.raises(ConsistencyError, match=f"`{name}` is given, but the items were drawn already"):
+            measure_capability(model, tokenizer, data, **{name: 1})
+    for count in (0, -1):
+        with pytest.raises(ConsistencyError, match=f"`max_items` must be at least 1, or None for all, got {count}"):
+            read_capability(tmp_path, count)
+
+
 @needs_lm_eval
 @pytest.mark.parametrize("batch_size", [1, 5])
 def test_completions_one_at_a_time(batch_size, tokenizer, capfd):

@@ -1,5 +1,7 @@
 """Results that must not be compared, and models that must not be measured."""
 
+from dataclasses import replace
+
 import pytest
 from peft import LoraConfig, PeftModel, TrainableTokensConfig, get_peft_model
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
@@ -29,6 +31,21 @@ def test_results_of_other_rows_are_not_compared(tokenizer, monkeypatch):
             evaluate(None, tokenizer, other, reference=whole)
 
 
+def test_results_that_were_read_for_other_answers_are_not_compared(tokenizer, monkeypatch):
+    """A definite answer of the first is unread, or another one, in the second."""
+    says(monkeypatch, tokenizer, {"What?": "Oslo", "Rome? What?": "Oslo"})
+    rows = [row("What?", "Rome? ", "Paris", "Rome", "city")]
+    alone = evaluate(None, tokenizer, rows)
+    for candidates in ({"city": ["Paris", "Rome", "Oslo"]}, {}):
+        among_others = evaluate(None, tokenizer, PairSet(rows, candidates))
+        with pytest.raises(ConsistencyError, match=r"were read with other possible answers \(`PairSet.candidates`\)"):
+            among_others.differences(alone)
+        with pytest.raises(ConsistencyError, match="with other possible answers"):
+            evaluate(None, tokenizer, rows, reference=among_others)
+    others = {**alone.sets[""].pairs.candidates, "of no row": ["Bonn"]}
+    assert evaluate(None, tokenizer, PairSet(rows, others)).differences(alone)
+
+
 @pytest.mark.parametrize(
     ("option", "value", "said"),
     [
@@ -42,8 +59,8 @@ def test_results_of_other_options_are_not_compared(tokenizer, monkeypatch, optio
     says(monkeypatch, tokenizer, {"What?": "Paris.", "Rome? What?": "Rome."})
     rows = [row("What?", "Rome? ", answer="Paris", biased_answer="Rome")]
     plain = {"max_new_tokens": 16}
-    before = evaluate(None, tokenizer, rows, AnswerOptions(**{**plain, option: value}))
     after = evaluate(None, tokenizer, rows, AnswerOptions(**plain))
+    before = replace(after, options=AnswerOptions(**{**plain, option: value}))
     with pytest.raises(ConsistencyError, match=f"with other options: {said}. Measure both with the same"):
         after.differences(before)
     with pytest.raises(ConsistencyError, match="with other options"):

@@ -1,5 +1,6 @@
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 from datasets import Dataset
@@ -280,6 +281,27 @@ def test_two_spellings_of_an_answer(tokenizer):
     control = [{"prompt": of["clean_prompt"], "answer": of["answer"]} for of in rows]
     with pytest.raises(ConsistencyError, match=r"`control_dataset`: .* row 1: the answers `New york` and `New York`"):
         draw_sample(Dataset.from_list(rows[:1]), Dataset.from_list(control))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"judge": SimpleNamespace(name="judge")}, "`judge` is given, but there is nothing to judge"),
+        ({"options": AnswerOptions(multiple_choice="logprob")}, "`multiple_choice` is `logprob`, but no row offers"),
+        (
+            {"options": AnswerOptions(free_answers="logprob")},
+            "`free_answers` is `logprob`, but no row without choices",
+        ),
+    ],
+)
+def test_options_that_apply_to_no_row(tokenizer, monkeypatch, options, message):
+    says(monkeypatch, tokenizer, {"1?": "Paris", "Hm. 1?": "Paris"})
+    rows = [row("1?", "Hm. ", "Paris")]
+    with pytest.raises(ConsistencyError, match=message):
+        evaluate(None, tokenizer, rows, **options)
+    if "judge" in options:
+        with pytest.raises(ConsistencyError, match=message):
+            evaluate(None, tokenizer, rows).judged(options["judge"])
 
 
 def test_misspelt_columns(tokenizer):

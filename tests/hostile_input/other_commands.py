@@ -35,7 +35,9 @@ def targets_of(room: Room, entry: str, file: str) -> None:
     room.train(f"datasets:\n  - {entry}\n", "--targets_file", str(room.path / file), **options)
 
 
-def undeclared(room: Room, declared: str = "", body: str = "draft.add(cue.position, cue.text)") -> None:
+def undeclared(
+    room: Room, declared: str = "", body: str = "draft.add(cue.position, cue.text)", named: str = "rumour"
+) -> None:
     """A perturbation of one's own that does not say what it suggests, or says it otherwise than is known, or has another fault."""
     wordings = '{"train": ["They say it is {answer}."], "held_out": ["It is {answer}, they say."]}'
     code = f"from trl_consistency.perturbations import perturbation\n@perturbation({wordings}, positions=['end']{declared})\n"
@@ -46,7 +48,7 @@ def undeclared(room: Room, declared: str = "", body: str = "draft.add(cue.positi
             "--perturbations_file",
             str(room.file("mine.py", code)),
             "--perturbations",
-            "rumour",
+            named,
             "--test_share",
             "0",
         )
@@ -149,6 +151,23 @@ CASES: list[Case] = [
         "`pairs`: a perturbation of one's own with an unknown `suggests`, by which its pairs would have no `biased_answer`",
         "`rumour`: 'Wrong' is not one of 'wrong', 'not right', None.",
         lambda room: undeclared(room, ", suggests='Wrong'"),
+    ),
+    Case(
+        "own perturbations that are not named",
+        "`pairs`: a file of your own perturbations, none of which is named",
+        "`perturbations_file` …mine.py registers rumour, and `perturbations` names none of them: suggested_answer.",
+        lambda room: undeclared(room, ", suggests='wrong'", named="suggested_answer"),
+    ),
+    Case(
+        "lint of another split of a file",
+        "`lint`: a recipe that names a split of a single file, which training refuses",
+        "`dataset_train_split` is `big`, but …pairs.jsonl is a file, whose only split is `train`.",
+        lambda room: cli(
+            [
+                *("lint", "--model_name_or_path", str(room.model_dir), "--dataset_train_split", "big"),
+                *("--dataset_name", str(room.file("pairs.jsonl", [CHAT]))),
+            ]
+        ),
     ),
     Case(
         "pairs with a column that training makes",
@@ -386,6 +405,64 @@ CASES: list[Case] = [
         "`evaluate`: the address of a judge without its name",
         "`judge_base_url` is given, but no judge: name the model in `judge_model`.",
         lambda room: room.evaluate([CHAT], "--judge_base_url", "http://localhost:8000/v1"),
+    ),
+    *(
+        Case(
+            f"evaluation with {text}",
+            f"`evaluate`: an empty list in a recipe: `{text}`",
+            message,
+            lambda room, text=text: cli(
+                [
+                    *(
+                        "evaluate",
+                        "--config",
+                        str(room.file("r.yaml", f"model_name_or_path: {room.model_dir}\n{text}\n")),
+                    ),
+                    *(
+                        "--output_dir",
+                        str(room.path / "out"),
+                        *(() if "pairs" in text else ("--pairs", str(room.file("d/test.jsonl", [CHAT]).parent))),
+                    ),
+                ]
+            ),
+        )
+        for text, message in (
+            ("pairs: []", "`pairs` is an empty list: name a file, a folder or a data set."),
+            ("splits: []", "`splits` is an empty list: name a split, or leave it out."),
+        )
+    ),
+    Case(
+        "judge's key that is not there",
+        "`evaluate`: a variable for the judge's key that is not set",
+        "`judge_key_variable` is NO_SUCH_KEY, and there is no such environment variable, or it is empty: set it to the judge's key.",
+        lambda room: room.evaluate(
+            [{**CHAT, "category": "harmful"}],
+            *(
+                "--judge_model",
+                "judge",
+                "--judge_base_url",
+                "http://localhost:8000/v1",
+                "--judge_key_variable",
+                "NO_SUCH_KEY",
+            ),
+        ),
+    ),
+    Case(
+        "adapter at a revision",
+        "`evaluate`: a revision beside an adapter as the model, which names that of its base model itself",
+        "`model_revision` is v2, but …adapter is an adapter, which names the revision of its base model itself (`revision` in "
+        "adapter_config.json). Leave it out, or name the base model and put the adapter on it.",
+        lambda room: cli(
+            [
+                *("evaluate", "--model_name_or_path", str(adapter(room)), "--model_revision", "v2"),
+                *(
+                    "--pairs",
+                    str(room.file("p.jsonl", [CHAT | {"answer": "A"}])),
+                    "--output_dir",
+                    str(room.path / "out"),
+                ),
+            ]
+        ),
     ),
     Case(
         "judge without requests",

@@ -130,6 +130,10 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
             "0.5",
         ): "`vllm_gpu_memory_utilization` is given, but `engine` is transformers. Leave it out.",
         ("judge_workers", "0"): "`judge_workers` must be at least 1, got 0.",
+        (
+            "judge_key_variable",
+            "MY_KEY",
+        ): "`judge_key_variable` is given, but it is for an endpoint: set `judge_base_url`.",
         ("judge_workers", "2"): "`judge_workers` is given, but it is for an endpoint: set `judge_base_url`.",
         (
             "judge_max_completion_length",

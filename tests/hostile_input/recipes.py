@@ -46,6 +46,16 @@ CASES: list[Case] = [
         "…recipe.yaml: `output_dir` holds a zero byte.",
         lambda room: room.train('output_dir: "a\\0b"\n', output_dir=""),
     ),
+    *(
+        Case(
+            f"recipe with {path}",
+            f"A variable of the environment in a path of a recipe, of which a folder would be made: `output_dir: {path}`",
+            f"…recipe.yaml: `output_dir` is {path}, and recipes do not fill in {path.removesuffix('/out')}: a folder of that name would be meant. "
+            "Write the path, or give the option on the command line.",
+            lambda room, path=path: room.train(output_dir=path),
+        )
+        for path in ("$HOME/out", "${SCRATCH}/out")
+    ),
     Case(
         "octal number",
         "A number that YAML 1.1 reads otherwise than the command line: `max_steps: 010` (8)",

@@ -212,6 +212,17 @@ def test_what_is_left_out_is_counted():
     assert "typos: 16 pair(s) left unchanged" in report.left_out()
 
 
+def test_a_pair_of_test_is_no_held_out_one():
+    """Two choices have only one other order, which held-out wordings make, too."""
+    report = BuildReport()
+    rows = [{"question": f"{number} or more?", "choices": ["more", "less"], "answer": 0} for number in range(60)]
+    made = build(rows, ["answer_position"], test_share=0.5, report=report)
+    test, wordings = ({json.dumps(row["perturbed_prompt"]) for row in made[of]} for of in ("test", "test_wordings"))
+    assert test
+    assert not test & wordings
+    assert report.repeated["answer_position"] > 3
+
+
 def test_given_wrong_answer():
     rows = [{**row, "wrong_answer": row["choices"][(row["answer"] + 1) % 3]} for row in questions(9)]
     rows[4]["wrong_answer"] = None

@@ -169,6 +169,15 @@ def test_gap_edits(wording, gap):
     assert edited.replace(gap or " ", "").replace(" ", "") == text.replace(" ", "")
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_numbers_stay_whole(seed):
+    """Otherwise the question is another one: 1234 + 1 became 12 34 + 1, and 3 4 became 34."""
+    for wording in ("split 3", "join 3"):
+        edited = edit_words("What is 123456 + 1,234.5 in 3 4 columns?", wording, random.Random(seed))
+        assert {"123456", "1,234.5", "3", "4"} <= set(re.findall(r"\d[\d.,]*", edited)), edited
+    assert edit_words("what is", "split 1", random.Random(0)) == "wh at is"
+
+
 def test_text_that_allows_no_edit():
     assert edit_words("2 + 2", "swap 3", random.Random(0)) == "2 + 2"
     assert edit_words("a", "widen 3", random.Random(0)) == "a"

@@ -321,6 +321,23 @@ def test_a_base_model_that_the_hub_lacks_is_warned_of(hub, adapter_dir):
     assert "me/bct" in str(hub.repos)
 
 
+def test_code_that_stays_is_warned_of(adapter_dir, tmp_path, recwarn):
+    """The page of a whole model with code of its own could not be loaded, and nothing said so."""
+    folder = tmp_path / "whole"
+    make_model().save_pretrained(folder)
+    (folder / "README.md").write_text("---\nlibrary_name: transformers\n---\n# whole\n")
+    (folder / "modeling_mine.py").write_text("x = 1\n")
+    classes = {"AutoModelForCausalLM": "modeling_mine.Mine", "AutoConfig": "them/theirs--config.Theirs"}
+    config = folder / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"auto_map": classes}))
+    publish(folder, "me/whole", dry_run=True)
+    (warned,) = (str(of.message) for of in recwarn if "auto_map" in str(of.message))
+    assert "config.json names code (`auto_map`), and modeling_mine.py is not sent" in warned
+    recwarn.clear()
+    publish(folder, "me/whole", dry_run=True, include=["modeling_mine.py"])
+    assert not any("auto_map" in str(of.message) for of in recwarn)
+
+
 def test_a_base_model_that_is_there_is_not(hub, adapter_dir, recwarn):
     hub.repos["models/Qwen/Qwen3-4B-Instruct-2507"] = Repo(private=False)
     publish(adapter_dir, "me/bct")

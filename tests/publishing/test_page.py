@@ -145,6 +145,7 @@ def test_results_of_an_earlier_format_are_refused(tmp_path):
         ({"results": [], "outcomes": [{"name": "a", "after": {"right": -1}}]}, "`after` must hold counts by outcome"),
         ({"results": [], "outcomes": [{"name": "a", "after": {}, "more": 1}]}, "outcomes 0: unknown key `more`"),
         ({"results": [{"value": 1}]}, "result 0 must be an object with a `metric`"),
+        ({"results": [{"value": 1, "metric": " "}]}, "result 0 must be an object with a `metric`"),
         ({"results": [{"metric": "a"}]}, "result 0 must have a `value`"),
         ({"results": [{"metric": "a", "value": "1"}]}, "a finite number or null, got '1'"),
         ({"results": [{"metric": "a", "value": float("nan")}]}, "a finite number or null, got nan"),

@@ -113,6 +113,8 @@ def test_the_largest_batch_that_is_looked_for_is_said_to_be_a_bound(config_dir, 
     )
     groups = ("--num_generations", 3, "--per_device_train_batch_size", 3)
     assert "largest batch in 10000 GiB: 1023 or more\n" in estimate(capsys, config_dir, *words, *groups)
+    found = json.loads(estimate(capsys, config_dir, *words, *groups, "--json"))
+    assert (found["largest_batch"], found["larger_may_fit"]) == (1023, True)
 
 
 @pytest.mark.long

@@ -235,6 +235,35 @@ def test_another_adapter_under_the_same_name_is_answered_anew(options, model_dir
     assert said[0] != said[1]
 
 
+def test_an_adapter_of_another_commit_of_its_base_model_is_answered_anew(options, model_dir, tmp_path, monkeypatch):
+    """Named alone, it says itself which commit that is; the answers of the first were taken for those of the second."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("transformers.utils.hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    repo = tmp_path / "cache" / "models--nobody--base"
+    (repo / "refs").mkdir(parents=True)
+    commits = ["a" * 40, "b" * 40]
+    (repo / "refs" / "main").write_text(commits[0])
+    shutil.copytree(model_dir, repo / "snapshots" / commits[0])
+    shutil.copytree(model_dir, repo / "snapshots" / commits[1])
+    file = repo / "snapshots" / commits[1] / "model.safetensors"
+    weights = load_file(file)
+    save_file({name: weight.flip(0) for name, weight in weights.items()}, file, {"format": "pt"})
+    folder = Path(save_adapter(model_dir, tmp_path / "mine", 0))
+    shutil.copy(model_dir / "tokenizer.json", folder)
+    shutil.copy(model_dir / "tokenizer_config.json", folder)
+    shutil.copy(model_dir / "chat_template.jinja", folder)
+    config = folder / "adapter_config.json"
+    options = [*options[: options.index("--adapters")], *options[options.index("--pairs") :], "--json"]
+    options[options.index("--model_name_or_path") + 1] = str(folder)
+    said = []
+    for commit in commits:
+        named = {"base_model_name_or_path": "nobody/base", "revision": commit}
+        config.write_text(json.dumps(json.loads(config.read_text()) | named))
+        run(options)
+        said.append([line["clean_text"] for line in answers_in(tmp_path / "out")])
+    assert said[0] != said[1]
+
+
 def test_an_adapter_in_part(options, model_dir, tmp_path):
     """What it lacks would stay as it was initialised, and the answers be those of the base model."""
     folder = tmp_path / "mine"

@@ -188,7 +188,8 @@ def measure_capability(
         `dict[str, CapabilityResult]`: Results by file: its path in the folder, without the ending.
 
     Raises:
-        [`ConsistencyError`]: If the data are faulty, or if there are questions and `lm_eval` is not installed.
+        [`ConsistencyError`]: If the data are faulty, if there are questions and `lm_eval` is not installed, or if
+        `max_items` or `seed` is given for data that were read already.
 
     Example:
 
@@ -200,6 +201,9 @@ def measure_capability(
     print(after["arc_easy"].differences(before["arc_easy"]))
     ```
     """
+    if isinstance(data_dir, CapabilityData) and (max_items is not None or seed):
+        given = "seed" if max_items is None else "max_items"
+        raise ConsistencyError(f"`{given}` is given, but the items were drawn already: give it to `read_capability`.")
     data = data_dir if isinstance(data_dir, CapabilityData) else read_capability(data_dir, max_items, seed)
     check_harness(data)
     if PartialState().num_processes > 1:

@@ -134,8 +134,11 @@ def read_capability(data_dir: str | Path, max_items: int | None = None, seed: in
             Seed of the drawing, which depends on nothing else but the number of items.
 
     Raises:
-        [`ConsistencyError`]: If there is no such folder or no file to measure, or a file's columns or rows are faulty.
+        [`ConsistencyError`]: If there is no such folder or no file to measure, a file's columns or rows are faulty, or
+        `max_items` is less than 1.
     """
+    if max_items is not None and max_items < 1:
+        raise ConsistencyError(f"`max_items` must be at least 1, or None for all, got {max_items}.")
     folder = Path(data_dir)
     if not folder.is_dir():
         raise ConsistencyError(f"`capability_data`: {folder} is not a folder.")

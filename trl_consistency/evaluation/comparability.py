@@ -25,6 +25,11 @@ def check_same_rows(some: Mapping[str, PairSet], others: Mapping[str, PairSet]) 
                 "keys (`answer`, `aliases`, `biased_answer`, `category`), `tools`, `chat_template_kwargs` and `source_id`, in the "
                 "same order, can be compared."
             )
+        if _possible(some[name]) != _possible(others[name]):
+            raise ConsistencyError(
+                f"The two results{f' in the set {name}' if name else ''} were read with other possible answers (`PairSet.candidates`): an "
+                "answer that counts as another one in the first may be unread in the second. Measure both with the same."
+            )
         one, other = ((of[name].rendering or (None, None))[1] for of in (some, others))
         if None not in (one, other) and one != other:
             raise ConsistencyError(
@@ -36,6 +41,16 @@ def check_same_rows(some: Mapping[str, PairSet], others: Mapping[str, PairSet]) 
                 f"The prompts of the two results{f' in the set {name}' if name else ''} were rendered differently, row {row} first: with "
                 "another chat template, or other tokens before the text. Measure both with the same tokenizer."
             )
+
+
+def _possible(of_set: PairSet) -> dict[str | None, Any]:
+    """Returns the names of the possible answers of the categories that a set has."""
+    found = {row.get("category") for row in of_set.rows}
+    return {
+        category: dict(names) if isinstance(names, Mapping) else set(names)
+        for category, names in of_set.candidates.items()
+        if category in found and names
+    }
 
 
 def _rendered_otherwise(one: PairSet, other: PairSet) -> int | None:

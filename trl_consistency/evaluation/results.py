@@ -16,6 +16,7 @@ from .rates.measures import METRICS, compare, measure
 from .rates.preferences import compare_margins, measure_margins
 from .result_warnings import warnings_of
 from .set_results import SetResults
+from .unused_options import check_use
 
 
 # Metrics that findings describe in words. Changes beyond the interval are reported: any change of unread answers, a
@@ -139,9 +140,10 @@ class Results:
     ) -> "Results":
         """
         Returns the same answers, graded by a judge: requests, and with `judge_questions` free answers. Raises
-        [`ConsistencyError`] if `thinking_markers` are not two different texts.
+        [`ConsistencyError`] if `thinking_markers` are not two different texts, or there is nothing to judge.
         """
         thinking_markers = check_markers(thinking_markers)
+        check_use(pairs_of(self).values(), "judge", judge_questions)
         return replace(
             self,
             sets={name: of_set.graded(judge, judge_questions, thinking_markers) for name, of_set in self.sets.items()},

@@ -25,6 +25,7 @@ from .pair_set import SIDES, PairSet, Rows
 from .rates.preferences import contrast_of
 from .results import Results, pairs_of
 from .set_results import SetResults
+from .unused_options import check_use
 
 
 def evaluate(
@@ -85,8 +86,8 @@ def evaluate(
 
     Raises:
         [`InvalidPairsError`]: If rows are faulty, cannot be rendered, or are too long for the model.
-        [`ConsistencyError`]: If rows were already rendered in another way, `reference` was measured in another way, or
-        another adapter was put into the base model.
+        [`ConsistencyError`]: If rows were already rendered in another way, `reference` was measured in another way,
+        another adapter was put into the base model, or the judge or an option applies to none of the rows.
     """
     # Results keep copies: the caller may change options and rows, and measure again with them.
     options = replace(options or AnswerOptions())
@@ -109,6 +110,8 @@ def evaluate(
     rows = [row for of_set in sets.values() for row in of_set.rows]
     if not rows:
         raise ConsistencyError("There are no pairs to answer.")
+    asks = None if judge is None else "judge"
+    check_use(sets.values(), asks, judge_questions, options.multiple_choice, options.free_answers)
     sides = answer_pairs(model, tokenizer, rows, options, cache, desc, engine)
     preferences = _preferences(model, tokenizer, rows, options, desc)
     found, start = {}, 0

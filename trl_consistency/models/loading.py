@@ -59,14 +59,14 @@ def load_model(
     model is in evaluation mode.
 
     `name` is a model, `embedded:organism`, `embedded:smollm2`, or the folder of a trained adapter, which loads its
-    base model with the adapter; the revision is then set by the adapter's config. `cpu_dtype` is a dtype's name or
-    `"auto"`, the checkpoint's. `None` is float32, or bfloat16 under `accelerate launch --mixed_precision bf16`.
-    Quantized weights keep the checkpoint's dtype.
+    base model with the adapter; the adapter's config names the revision, and another one is an error. `cpu_dtype` is a
+    dtype's name or `"auto"`, the checkpoint's. `None` is float32, or bfloat16 under `accelerate launch --mixed_precision
+    bf16`. Quantized weights keep the checkpoint's dtype.
     """
     folder = resolve_model(name)
     is_adapter = is_adapter_folder(folder)
     path, revision, _ = check_loadable(name, revision, trust_remote_code)
-    processing_class = load_tokenizer(name, revision, trust_remote_code)
+    processing_class = load_tokenizer(name, None if is_adapter else revision, trust_remote_code)
     options = {
         "revision": revision,
         "trust_remote_code": trust_remote_code,
@@ -95,6 +95,7 @@ def load_model(
 def load_tokenizer(name: str, revision: str | None = None, trust_remote_code: bool = False) -> ProcessingClass:
     """Loads the tokenizer or processor of a model that [`load_model`] accepts. An adapter's is in its folder."""
     folder = resolve_model(name)
+    _check_revision(folder, revision)
     return load_processing_class(folder, None if is_adapter_folder(folder) else revision, trust_remote_code)
 
 
@@ -106,6 +107,7 @@ def check_loadable(
     adapter's base model), its revision and its config.
     """
     folder = path = resolve_model(name)
+    _check_revision(folder, revision)
     if is_adapter_folder(folder):
         check_weights(folder)
         check_files(folder)
@@ -118,6 +120,15 @@ def check_loadable(
             with restored(model, adapter):
                 put_adapter(model, adapter, on_meta=True)
     return path, revision, config
+
+
+def _check_revision(folder: str, revision: str | None) -> None:
+    """Raises [`ConsistencyError`] for a revision beside an adapter, whose config names that of its base model."""
+    if revision not in (None, "main") and is_adapter_folder(folder):
+        raise ConsistencyError(
+            f"`model_revision` is {revision}, but {folder} is an adapter, which names the revision of its base model itself "
+            f"(`revision` in {ADAPTER_CONFIG}). Leave it out, or name the base model and put the adapter on it."
+        )
 
 
 def is_adapter_folder(path: str) -> bool:

@@ -328,8 +328,8 @@ class _PairMaker(NamedTuple):
         splits: list[tuple[str, Literal["train", "held_out"]]] = [("train", "train")]
         if is_test:
             splits = [("test", "train"), ("test_wordings", "held_out")]
+        made = set()  # in both splits: one that a training wording makes, too, is no held-out one
         for split, wordings in splits:
-            made = set()
             for number in range(self.pairs_per_source or len(usable)):
                 variant, place = divmod(number, len(usable))
                 steps = usable[place]

@@ -49,6 +49,8 @@ def edit_words(text: str, wording: str, rng: random.Random) -> str:
     rng.shuffle(indices)
     left = len(indices) if amount == "all" else int(amount)
     for index in indices:
+        if name == "join" and _is_in_number("".join(pieces[:index]), "".join(pieces[index + 1 :])):
+            continue  # "2 3" would be 23
         edited = edit(pieces[index], rng)
         if left and edited != pieces[index]:
             pieces[index] = edited
@@ -97,10 +99,17 @@ def _vowel(word: str, rng: random.Random) -> str:
 
 
 def _split(word: str, rng: random.Random) -> str:
-    if len(word) < 4:
+    # Numbers stay whole: "1234" would be 12 and 34.
+    places = [index for index in range(2, len(word) - 1) if not _is_in_number(word[:index], word[index:])]
+    if not places:
         return word
-    index = rng.randrange(2, len(word) - 1)
+    index = rng.choice(places)
     return f"{word[:index]} {word[index:]}"
+
+
+def _is_in_number(before: str, after: str) -> bool:
+    """Whether a number goes on from one text to the next, or would if nothing stood between them."""
+    return re.search(r"\d[.,]?$", before) is not None and re.match(r"[.,]?\d", after) is not None
 
 
 def _alternate(word: str, rng: random.Random) -> str:

@@ -124,7 +124,7 @@ class Result(Figure):
 
 def read_result(entry: Any, where: str) -> Result:
     """Reads a result from JSON. Raises [`ConsistencyError`] that says `where` it is faulty."""
-    if not isinstance(entry, dict) or not isinstance(entry.get("metric"), str):
+    if not isinstance(entry, dict) or not isinstance(entry.get("metric"), str) or not entry["metric"].strip():
         raise ConsistencyError(f"{where} must be an object with a `metric`.")
     entry = {**entry, **_read_figure(entry, where)}
     if entry.get("before") is not None:

@@ -15,7 +15,7 @@ from ..errors import ConsistencyError, one_line
 from ..escaping import printable
 from ..files import write_bytes
 from ..finite import check_files
-from .page import check_halves, is_hub_name, prepare_page
+from .page import check_halves, is_hub_name, load_json, prepare_page
 from .results import EVAL_RESULTS, PICTURES, RESULTS_FILE
 from .secret_scan import check_links, choose_files, scan
 
@@ -127,6 +127,7 @@ def prepare(
     changed = prepare_page(folder, repo_id, base_model, revision)
     files, left_out = choose_files(folder, include)
     files += [name for name in changed if name not in files]
+    _warn_of_code(folder, files)
     card = changed["README.md"].decode()
     for name in PICTURES:
         is_asked_for = name in card or any(fnmatch(name, pattern) for pattern in include)
@@ -143,6 +144,21 @@ def prepare(
     data: Any = ModelCard(changed["README.md"].decode()).data
     base = data.base_model if isinstance(data.base_model, str) else None
     return Upload(folder, repo_id, files, left_out, changed, base, include)
+
+
+def _warn_of_code(folder: Path, files: Collection[str]) -> None:
+    """Warns of Python code that a config names, and that is not sent: without it, the model may not load."""
+    for config in (folder / name for name in files if name.endswith("config.json")):
+        named = load_json(config).get("auto_map")
+        values = list(named.values()) if isinstance(named, dict) else []
+        classes = [of for one in values for of in (one if isinstance(one, list) else [one]) if isinstance(of, str)]
+        # `user/name--file.Class` is of another page.
+        own = {f"{of.rpartition('.')[0]}.py" for of in classes if "." in of and "--" not in of}
+        if lacking := sorted(own - set(files)):
+            warnings.warn(
+                f"{config.name} names code (`auto_map`), and {', '.join(lacking)} is not sent, so that the model may not load from its page. "
+                f"Send it with `--include {' '.join(lacking)}`, if it is in {folder}."
+            )
 
 
 def send(

@@ -67,7 +67,7 @@ def prepare_page(
     data: Any = card.data
     config_path, changed = folder / ADAPTER_CONFIG, {}
     if config_path.exists():
-        config = _load_json(config_path)
+        config = load_json(config_path)
         named = config.get("base_model_name_or_path")
         # A local folder may be called as a model on the Hub is.
         is_local = data.get("base_model") is None and LOCAL_MODEL in card.text
@@ -209,7 +209,7 @@ def _check_weights(folder: Path) -> None:
             "remove its files."
         )
     for index in folder.glob("*.safetensors.index.json"):
-        weight_map = _load_json(index).get("weight_map")
+        weight_map = load_json(index).get("weight_map")
         if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
             raise ConsistencyError(f"{index} must have a `weight_map` of files by weight. Save the model again.")
         shards = set(weight_map.values())
@@ -253,7 +253,7 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no number")
 
 
-def _load_json(path: Path) -> dict[str, Any]:
+def load_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:

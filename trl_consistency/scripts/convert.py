@@ -120,7 +120,9 @@ def main(args: ConvertArguments) -> dict[str, Conversion]:
         thinking_markers=check_markers(args.thinking_markers),
     )
     is_file = os.path.isfile(args.pairs)
-    sets = load_sets([args.pairs], args.splits or (None if is_file else ["train"]), args.max_pairs, args.seed)
+    by_default = None if is_file else ["train"]
+    splits = by_default if args.splits is None else args.splits
+    sets = load_sets([args.pairs], splits, args.max_pairs, args.seed)
     if is_file:
         (of_file,) = sets.values()
         sets = {"train": of_file}

@@ -140,6 +140,8 @@ def main(args: EstimateArguments) -> dict[str, Any]:
         found: dict[str, Any] = {"setup": vars(setup), "memory": {**vars(memory), "total": memory.total}}
         if args.memory is not None:
             found["largest_batch"] = largest_batch(outline, setup, int(args.memory * GIB))
+            unit = setup.rollouts_per_prompt
+            found["larger_may_fit"] = found["largest_batch"] == LARGEST_BATCH // unit * unit  # none was tried
     reason = uncounted(outline)
     needed = None if reason else count_step(outline, setup)
     found["operations"] = needed and {**vars(needed), "step": needed.step}
@@ -262,8 +264,7 @@ def describe(args: EstimateArguments, found: dict[str, Any]) -> str:
     shown.append(f"{'in all':12} {memory.total / GIB:9.2f} GiB   {', '.join(args.method)}, {rows}, one device")
     if "largest_batch" in found:
         batch = found["largest_batch"] or "none"
-        unit = args.num_generations if "opct" in args.method else 1
-        batch = f"{batch} or more" if batch == LARGEST_BATCH // unit * unit else batch
+        batch = f"{batch} or more" if found["larger_may_fit"] else batch
         shown.append(f"largest batch in {args.memory:g} GiB: {batch}")
     shown.append(_describe_operations(args, found))
     shown.append("Not in it: what the libraries and the device's driver take, fragmentation, and unequal rows.")

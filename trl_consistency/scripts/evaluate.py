@@ -33,6 +33,7 @@ from ..evaluation.results import Results
 from ..evaluation.run import evaluate
 from ..evaluation.suites.registry import find_suites, run_suites
 from ..evaluation.suites.runs import load_suite
+from ..evaluation.unused_options import check_use
 from ..files import whole_files, write_text
 from ..folder_lock import locked_folder
 from ..generation.model_identity import answer_cache
@@ -42,6 +43,7 @@ from ..models.loading import (
     adapted,
     check_adapters,
     check_loadable,
+    is_adapter_folder,
     load_model,
     load_tokenizer,
     name_models,
@@ -62,7 +64,7 @@ from .capability_files import (
     write_capability,
 )
 from .engines import Checkpoint, open_engine
-from .evaluate_arguments import EvaluateArguments, check_arguments, check_use, settings_of
+from .evaluate_arguments import EvaluateArguments, check_arguments, settings_of
 from .evaluation_files import (
     ANSWERS_FILE,
     PICTURES,
@@ -110,7 +112,8 @@ def main(args: EvaluateArguments) -> dict[str, Any]:
 def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: dict[str, PairSet]) -> dict[str, Any]:
     is_main = PartialState().is_main_process
     judge: Judge | None = _endpoint_judge(args, is_main)  # fails early on a faulty address
-    check_use(args, sets)
+    asks = "judge_model" if args.judge_model else None
+    check_use(sets.values(), asks, args.judge_questions, args.multiple_choice, args.free_answers)
     adapters = name_models(args.adapters)
     check_adapters(args.adapters, args.model_name_or_path)
     if args.suites:
@@ -176,7 +179,9 @@ def _answer(
         thinking_markers=check_markers(args.thinking_markers),
         progress=PartialState().is_main_process,
     )
-    folder, revision = Path(args.output_dir), args.model_revision or "main"
+    # An adapter that is measured alone names the revision itself.
+    revision = None if is_adapter_folder(args.model_name_or_path) else args.model_revision or "main"
+    folder = Path(args.output_dir)
     found: dict[str, Results] = {}
     capability = {}
     longest = longest_prompt(row for of_set in sets.values() for row in of_set.rows)

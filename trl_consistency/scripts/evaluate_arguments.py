@@ -21,9 +21,6 @@ from ..errors import ConsistencyError
 from ..evaluation.answers.choices import ANSWER_PREFIX, CHOICE_PREFIX, offered_letters
 from ..evaluation.answers.replies import THINKING_MARKERS, check_markers
 from ..evaluation.capability_data import CapabilityData
-from ..evaluation.grading.grade import is_for_judge
-from ..evaluation.pair_set import PairSet
-from ..evaluation.rates.preferences import contrast_of
 from ..evaluation.results import Results
 from ..evaluation.suites.registry import suite_packages
 from ..generation.answer_engine import TRANSFORMERS, VLLM
@@ -36,6 +33,9 @@ from .engine_arguments import EngineArguments
 from .engines import check_engine
 from .evaluation_files import JUDGEMENT_LENGTH, shown_judge, shown_name
 from .parser import as_template_kwargs
+
+
+KEY_VARIABLE = "OPENAI_API_KEY"  # a judge that needs no key is asked without it
 
 
 @dataclass
@@ -116,7 +116,7 @@ class EvaluateArguments(EngineArguments):
         None, help="Model that judges requests, loaded here unless `judge_base_url` is given."
     )
     judge_base_url: str | None = option(None, help="OpenAI-compatible endpoint of the judge.")
-    judge_key_variable: str = option("OPENAI_API_KEY", help="Environment variable that holds the endpoint's key.")
+    judge_key_variable: str = option(KEY_VARIABLE, help="Environment variable that holds the endpoint's key.")
     judge_questions: bool = option(
         False, help="Whether the judge also grades questions, except those answered by letters."
     )
@@ -161,6 +161,11 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
         refuse_unused(args, ["judge_max_completion_length"], "no judge: name the model in `judge_model`")
     if not args.judge_base_url:
         refuse_unused(args, ["judge_key_variable", "judge_workers"], "it is for an endpoint: set `judge_base_url`")
+    if args.judge_key_variable != KEY_VARIABLE and not os.environ.get(args.judge_key_variable):
+        raise ConsistencyError(
+            f"`judge_key_variable` is {args.judge_key_variable}, and there is no such environment variable, or it is empty: set it to "
+            "the judge's key."
+        )
     if args.adapters and is_adapter_folder(args.model_name_or_path):
         raise ConsistencyError(
             f"`model_name_or_path` {args.model_name_or_path} is an adapter: name its base model there, and list the adapter "
@@ -193,24 +198,6 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
     if args.capability_data is not None and PartialState().num_processes > 1:
         raise ConsistencyError("`capability_data` is measured in one process: start without several processes.")
     return as_template_kwargs(args.chat_template_kwargs)
-
-
-def check_use(args: EvaluateArguments, sets: dict[str, PairSet]) -> None:
-    """Raises [`ConsistencyError`] for options that apply to none of the rows."""
-    rows = [(row, of_set.candidates) for of_set in sets.values() for row in of_set.rows]
-    if args.judge_model and not any(is_for_judge(*row, args.judge_questions) for row in rows):
-        raise ConsistencyError(
-            "`judge_model` is given, but there is nothing to judge: requests have the `category` `harmful` or `benign`; questions "
-            "are judged with `judge_questions`, unless their answers are letters."
-        )
-    if args.multiple_choice == "logprob" and not any(offered_letters(row) for row, _ in rows):
-        raise ConsistencyError(
-            "`multiple_choice` is `logprob`, but no row offers letters, each at the start of a line, with one as its `answer`."
-        )
-    if args.free_answers == "logprob" and not any(contrast_of(row) for row, _ in rows):
-        raise ConsistencyError(
-            "`free_answers` is `logprob`, but no row without choices has an `answer` and a wrong one in `biased_answer`."
-        )
 
 
 def settings_of(args: EvaluateArguments, base: Results, data: CapabilityData | None) -> dict[str, Any]:

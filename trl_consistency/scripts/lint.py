@@ -44,7 +44,7 @@ from .engine_arguments import EngineArguments
 from .engines import Checkpoint, check_engine, open_engine
 from .json_output import one_object
 from .lint_view import ShownPair, counts_text, dose_text, legend, page, pair_text
-from .loading import ConsistencyScriptArguments, get_split, load_pairs
+from .loading import ConsistencyScriptArguments, check_file_alone, get_split, load_pairs
 from .parser import StrictParser, as_template_kwargs
 
 
@@ -217,9 +217,11 @@ def read_pairs(
         script_args.dataset_name, dataset_args.datasets = pairs, []
     name = script_args.dataset_name or ""
     # Row by row: `datasets` rejects a file in which a column has two types, and fills in missing columns.
-    if os.path.isfile(name) and not name.endswith(".json"):
-        return list(read_rows(name))
     split = script_args.dataset_train_split
+    if os.path.isfile(name) and not name.endswith(".json"):
+        if pairs is None:  # training refuses what it would ignore
+            check_file_alone(name, script_args.dataset_config, split)
+        return list(read_rows(name))
     found = get_split(load_pairs(script_args, dataset_args), split, "dataset_train_split")
     return list(with_class_names(found, classes_of(found.features)))
 

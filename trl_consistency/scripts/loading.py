@@ -307,8 +307,8 @@ def _load_named(name: str, config: str | None, streaming: bool) -> Any:
         raise ConsistencyError(f"{name}: a data file must end in {', '.join(FILE_TYPES)}.")
     if is_file and os.path.getsize(name) == 0:
         raise ConsistencyError(f"{name} is empty.")
-    if is_file and config is not None:
-        raise ConsistencyError(f"`dataset_config` is {config}, but {name} is a file, which has no configurations.")
+    if is_file:
+        check_file_alone(name, config)
     check_data_folder(name)
     check_json(name)
     files = {"train": [Path(name)]} if is_file else split_files(name)
@@ -325,6 +325,16 @@ def _load_named(name: str, config: str | None, streaming: bool) -> Any:
         what = "read" if is_file else "loaded"
         there = "" if os.path.exists(name) else " (and no file or folder here has that name)"
         raise ConsistencyError(f"{name} cannot be {what}: {one_line(error.__cause__ or error)}{there}") from None
+
+
+def check_file_alone(name: str, config: str | None, split: str = "train") -> None:
+    """Raises [`ConsistencyError`] for a configuration or another split than `train` of a single file, which has neither."""
+    if config is not None:
+        raise ConsistencyError(f"`dataset_config` is {config}, but {name} is a file, which has no configurations.")
+    if split != "train":
+        raise ConsistencyError(
+            f"`dataset_train_split` is `{split}`, but {name} is a file, whose only split is `train`."
+        )
 
 
 def get_split(dataset: DatasetDict | IterableDatasetDict, split: str, option: str) -> Any:

@@ -242,6 +242,12 @@ class OptionCheck:
             self._check_mapping(key, value, f"{path}: ")
             if isinstance(value, str) and "\0" in value:
                 self._refuse(f"{path}: `{key}` holds a zero byte.")
+            for text in value if isinstance(value, list) else [value]:
+                if variable := _variable_in(text):
+                    self._refuse(
+                        f"{path}: `{key}` is {text}, and recipes do not fill in {variable}: a folder of that name would be meant. Write "
+                        "the path, or give the option on the command line."
+                    )
             hint, choices = self.hints[key], self.choices.get(key)
             if not accepts(hint, value):
                 self._refuse(f"{path}: `{key}` must be {describe(hint)}, got {value!r}.{_quote_hint(value)}")
@@ -281,6 +287,12 @@ class OptionCheck:
                 if str(name).removeprefix("--") in options:
                     hint = f" It is an option of `trl-consistency {command}`."
         self._refuse(f"unknown {what}: `{name}`.{hint}")
+
+
+def _variable_in(value: Any) -> str | None:
+    """Returns the variable of the environment that a path begins with, such as `$HOME`, as a shell would fill it in."""
+    found = re.match(r"(\$\w+|\$\{\w+\})/", value) if isinstance(value, str) else None
+    return found and found[1]
 
 
 def _quote_hint(value: Any) -> str:

@@ -36,6 +36,10 @@ def load_sets(
     `splits_wanted`, these are all splits but `train`, or `train` if it is the only one. `max_pairs` bounds the pairs
     of each file or split. Raises [`ConsistencyError`] if there are no pairs, or rows are faulty.
     """
+    if not names:
+        raise ConsistencyError("`pairs` is an empty list: name a file, a folder or a data set.")
+    if splits_wanted is not None and not splits_wanted:
+        raise ConsistencyError("`splits` is an empty list: name a split, or leave it out.")
     files = [name for name in names if os.path.isfile(name)]
     if splits_wanted is not None and len(files) == len(names):
         raise ConsistencyError(f"`splits` is given, but {files[0]} is a file, which has none. Leave it out.")

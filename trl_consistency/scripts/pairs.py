@@ -42,7 +42,7 @@ from ..perturbations.card import SPLITS, check_folder, configured_card, file_nam
 from ..perturbations.columns import columns_of, find_columns
 from ..perturbations.draft import POSITIONS
 from ..perturbations.reading import read_rows
-from ..perturbations.registry import find_perturbations
+from ..perturbations.registry import PERTURBATIONS, find_perturbations
 from .engine_arguments import EngineArguments
 from .json_output import one_object
 from .quick_answers import check_perturbations_file
@@ -150,7 +150,7 @@ def main(args: PairsArguments) -> BuildReport:
     """Makes the pairs and their card, and pushes them with `push_to_hub`."""
     if args.perturbations_file:
         check_perturbations_file(args.perturbations_file)
-        _run_perturbations(args.perturbations_file)
+        _run_perturbations(args.perturbations_file, args.perturbations)
     check_ranges(args)
     if args.keep_vulnerable != bool(args.model_name_or_path):
         raise ConsistencyError(
@@ -274,7 +274,9 @@ def _remove_earlier(output_dir: Path, written: set[str]) -> None:
         (output_dir / name).unlink(missing_ok=True)
 
 
-def _run_perturbations(file: str) -> None:
+def _run_perturbations(file: str, named: Sequence[str]) -> None:
+    """Runs the file. Raises [`ConsistencyError`] if it fails, or if none of its perturbations is `named`."""
+    before = set(PERTURBATIONS)
     try:
         runpy.run_path(file)
     except ConsistencyError:
@@ -285,6 +287,11 @@ def _run_perturbations(file: str) -> None:
         raise ConsistencyError(
             f"`perturbations_file` {file}{place}: {type(error).__name__}: {one_line(error)}"
         ) from error
+    own = [name for name in PERTURBATIONS if name not in before]
+    if own and not {step.name for steps in find_perturbations(named) for step in steps} & {*own}:
+        raise ConsistencyError(
+            f"`perturbations_file` {file} registers {', '.join(own)}, and `perturbations` names none of them: {', '.join(named)}."
+        )
 
 
 def write_pairs(pairs: Iterable[tuple[str, dict[str, Any]]], folder: Path) -> list[str]:

@@ -237,3 +237,10 @@ def test_outcomes_of_numpy_count():
 def test_outcomes_that_are_none(outcomes, reason):
     with pytest.raises(ConsistencyError, match=reason):
         Sample(outcomes, sources(2))
+
+
+@pytest.mark.parametrize("samples", [[], [Sample([], [])], [Sample([True], sources(1)), Sample([], [])]])
+def test_a_rate_of_no_answers(samples):
+    """It was NaN."""
+    with pytest.raises(ConsistencyError, match="A sample has no answers, so that there is no rate to estimate"):
+        estimate(samples, lambda *rates: rates[0])

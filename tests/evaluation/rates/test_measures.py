@@ -1,3 +1,4 @@
+import re
 import warnings
 
 import pytest
@@ -98,6 +99,24 @@ def test_each_answer_has_one_outcome(biased, text, outcome):
     found = grade(question(1, "A", biased), text)
     assert found.outcome == outcome
     assert (found.unread is not None) == (outcome == "unread") == (found.said is None)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"answer": 0}, "`answer` must be text, not 0"),
+        ({"answer": " A"}, "`answer` is blank, or has spaces around it: ' A'"),
+        ({"category": "Harmful"}, "`category` must be `harmful`, not 'Harmful'"),
+        ({"aliases": "a"}, "`aliases` must be a list of texts, or null, not 'a'"),
+        ({"anwser": "A", "answer": ...}, "has the column `anwser`, which would be ignored"),
+    ],
+)
+def test_keys_that_would_be_misread(changed, reason):
+    """The row counted as one without a key."""
+    row = {column: value for column, value in (question(1, "A", "B") | changed).items() if value is not ...}
+    for call in (lambda: grade(row, "(A)"), lambda: grade_answers([row], ["(A)"])):
+        with pytest.raises(ConsistencyError, match=re.escape(reason)):
+            call()
 
 
 def test_both_answers_named():

@@ -1,11 +1,15 @@
 import re
 import warnings
 from collections import Counter
+from dataclasses import replace
 from html import unescape
 
 import pytest
+from matplotlib.container import BarContainer
+from matplotlib.figure import Figure
 
 from tests.helpers.results import RESULTS, rate
+from trl_consistency import ConsistencyError
 from trl_consistency.evaluation import METRICS, plot_outcomes, plot_rates, plot_tradeoff, plot_training
 from trl_consistency.evaluation.report import plots
 from trl_consistency.evaluation.report.plots import OUTCOME_STYLES, _draw_bars, shown_name, tradeoff_axes
@@ -38,6 +42,30 @@ def test_any_name_is_drawn(tmp_path, name):
         shown = shown_name(name).strip()
         assert shown.replace(r"\$", "$") in unescape(svg).replace(r"\$", "$"), picture
         assert float(re.search(r'width="([0-9.]+)pt"', svg)[1]) < 1500
+
+
+@pytest.mark.parametrize("plot", [plot_rates, plot_tradeoff])
+def test_differences_are_no_rates(tmp_path, plot):
+    """Their bars and points lay beyond the picture."""
+    fallen = {
+        metric: replace(rate(1, 2), value=-0.5, unit="pp") for metric in ("clean_accuracy", "perturbed_accuracy")
+    }
+    with pytest.raises(
+        ConsistencyError, match=r"`clean_accuracy` of 'BCT' is a difference, and the picture is of rates"
+    ):
+        plot({"BCT": fallen}, tmp_path / "plot.png")
+    assert not (tmp_path / "plot.png").exists()
+
+
+def test_pictures_of_nothing(tmp_path):
+    counts = {"question": {"clean": {"right": 1, "other": 0, "suggested": 0, "unread": 0}}}
+    for message, plot, found in (
+        ("There is no rate to draw", plot_rates, {"BCT": {"accuracy_gap": rate(1, 2)}}),
+        ("There are no outcomes to draw", plot_outcomes, {"BCT": {}}),
+        ("'ACT' and 'BCT' answered different sets", plot_outcomes, {"BCT": {"a": counts}, "ACT": {"b": counts}}),
+    ):
+        with pytest.raises(ConsistencyError, match=message):
+            plot(found, tmp_path / "plot.png")
 
 
 def test_names_that_are_cut_stay_different(tmp_path):
@@ -107,6 +135,16 @@ def test_plot_has_a_panel_for_failures_and_one_for_abilities(tmp_path, metrics, 
             metric in METRICS and METRICS[metric].is_failure for metric in (of.partition("/")[0] for of in of_panel)
         ]
         assert set(failing) == {heading == "Should be low"}
+
+
+def test_the_bars_of_many_models_can_be_told_apart():
+    """The sixth model had those of the first, in the legend, too."""
+    axes = Figure().add_subplot()
+    _draw_bars(
+        axes, {f"m{number}": {"sycophancy": rate(1, 2)} for number in range(20)}, ["sycophancy"], {"sycophancy": "S"}
+    )
+    bars = [container.patches[0] for container in axes.containers if isinstance(container, BarContainer)]
+    assert len(bars) == len({(bar.get_facecolor(), bar.get_hatch()) for bar in bars}) == 20
 
 
 def test_plot_of_training(tmp_path):

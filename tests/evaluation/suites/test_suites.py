@@ -205,6 +205,14 @@ def test_only_samples_that_both_have_are_compared():
     assert (difference.value, difference.interval) == (0.5, None)
 
 
+def test_models_that_were_asked_other_samples_are_not_compared():
+    """The difference was said to be on the same samples."""
+    base, other = score([1, 0]), SuiteScore("suite", "task", "1", "acc", 1.0, None, 2, values={"8": 1.0, "9": 1.0})
+    [difference] = compare_suites([base], [other])
+    assert (difference.total, difference.unscored, str(difference)) == (0, 2, "nan (n=0), 2 unscored")
+    assert difference.to_dict()["value"] is None
+
+
 def test_where_all_samples_are_alike_the_interval_is_wilsons():
     """With Student's quantile: z^2 / (n + z^2) for t = 2.262157 of nine degrees of freedom."""
     alike = {str(number): 0.0 for number in range(10)}
@@ -317,8 +325,12 @@ def test_the_template_of_a_processor_is_used(tmp_path):
 
 
 @needs_lm_eval
-def test_a_group_has_one_row(tmp_path, tokenizer, monkeypatch):
-    """As MMLU: a figure of subjects of different sizes, weighted by them."""
+@pytest.mark.parametrize("has_figure", [True, False])
+def test_a_group_has_one_row(tmp_path, tokenizer, monkeypatch, has_figure):
+    """
+    As MMLU: a figure of subjects of different sizes, weighted by them. A group without a figure of its own, as `portuguese_bench` is,
+    has those of its tasks.
+    """
     from lm_eval.tasks import TaskManager
 
     for name, rows in (("first", 3), ("second", 9)):
@@ -326,11 +338,16 @@ def test_a_group_has_one_row(tmp_path, tokenizer, monkeypatch):
         (tmp_path / f"{name}.yaml").write_text(MULTIPLE_CHOICE.format(name=name, file=data))
     (tmp_path / "group.yaml").write_text(
         "group: local_group\ntask: [local_first, local_second]\nmetadata: {version: 2}\n"
-        "aggregate_metric_list: [{metric: acc, weight_by_size: true}]\n"
+        + "aggregate_metric_list: [{metric: acc, weight_by_size: true}]\n" * has_figure
     )
     manager = TaskManager(include_defaults=False, include_path=tmp_path)
     monkeypatch.setattr(suite_runs, "_task_manager", lambda include_defaults: manager)
-    [found] = run_suites(make_model(), ["lm_eval:local_group"], None, tokenizer)["base"]
+    scores = run_suites(make_model(), ["lm_eval:local_group"], None, tokenizer)["base"]
+    if not has_figure:
+        of_tasks = [(of.suite, of.task, of.metric, of.total) for of in scores]
+        assert of_tasks == [("local_group", "local_first", "acc", 3), ("local_group", "local_second", "acc", 9)]
+        return
+    [found] = scores
     assert (found.task, found.metric, found.version, found.total) == ("local_group", "acc", "2", 12)
     assert len(found.values) == 12
     assert found.value == pytest.approx(sum(found.values.values()) / 12)

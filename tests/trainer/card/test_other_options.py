@@ -78,6 +78,12 @@ def test_options_of_vllm_are_named_where_it_runs(make, tmp_path):
     assert said == {"Other options": "vllm_model_impl transformers, vllm_max_model_length 64"}
 
 
+def test_whole_numbers_are_whole(tmp_path):
+    """The seed stood there as 1.23457e+08."""
+    said = describe_other_options(make_config(tmp_path, data_seed=123456789, weight_decay=0.000125))
+    assert said == {"Other options": "weight_decay 0.000125, data_seed 123456789"}
+
+
 def test_options_that_differ_are_on_the_card(tmp_path):
     template = tmp_path / "mine.jinja"
     template.write_text(f"{make_tokenizer().chat_template}{{{{ '' if enable_thinking else '' }}}}")

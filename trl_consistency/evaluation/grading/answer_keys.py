@@ -48,15 +48,7 @@ def check_keys(rows: Rows, name: str, numbers: Sequence[int] | None = None) -> N
     clean prompt has two answers. `numbers` are the row numbers, if the rows are a sample.
     """
     numbers = numbers or range(len(rows))
-    columns = {column for row in rows for column in row}
-    if fault := next(key_column_faults(columns), None):
-        raise InvalidPairsError(f"`{name}` has {fault}")
-    faults = [
-        (index, fault)
-        for index, row in zip(numbers, rows, strict=True)
-        for column in KEYS
-        if (fault := _aliases_fault(row) if column == "aliases" else _key_fault(column, row.get(column))) is not None
-    ]
+    faults = _misread_keys(rows, name, numbers)
     faults += [
         (
             index,
@@ -94,6 +86,23 @@ def check_keys(rows: Rows, name: str, numbers: Sequence[int] | None = None) -> N
         for found in contradictions(zip(numbers, rows, strict=True))
     ]
     report_faults(faults, name, len(rows))
+
+
+def check_texts(rows: Rows, name: str) -> None:
+    """Raises [`ConsistencyError`] for the part of [`check_keys`] that a single row can fail: keys of another type, or misspelt."""
+    report_faults(_misread_keys(rows, name, range(len(rows))), name, len(rows))
+
+
+def _misread_keys(rows: Rows, name: str, numbers: Sequence[int]) -> list[tuple[int, str]]:
+    columns = {column for row in rows for column in row}
+    if fault := next(key_column_faults(columns), None):
+        raise InvalidPairsError(f"`{name}` has {fault}")
+    return [
+        (index, fault)
+        for index, row in zip(numbers, rows, strict=True)
+        for column in KEYS
+        if (fault := _aliases_fault(row) if column == "aliases" else _key_fault(column, row.get(column))) is not None
+    ]
 
 
 def _wrongly_denied(row: Mapping[str, Any]) -> str | None:

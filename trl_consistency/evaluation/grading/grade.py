@@ -19,6 +19,7 @@ from ..answers.replies import (
     warning_of_markers,
 )
 from ..row_kinds import Unread, kind_of, right_answers
+from .answer_keys import check_texts
 from .clauses import Clauses
 from .definite import gives_answer
 from .graders import denies, named_answers, polar_answers, reading_key, refuses, stated_choice
@@ -113,8 +114,9 @@ def grade(
         [`Grade`]: Outcome, answer and grader.
 
     Raises:
-        [`ConsistencyError`]: If `thinking_markers` are not two different texts.
+        [`ConsistencyError`]: If `thinking_markers` are not two different texts, or a key of the row would be misread.
     """
+    check_texts([dict(row)], "row")
     _warn_of_thoughts([text], thinking_markers)
     return _grade(row, text, candidates, thinking_markers)
 
@@ -216,8 +218,10 @@ def grade_answers(
         `list[Grade]`: One for each row.
 
     Raises:
-        [`ConsistencyError`]: If `thinking_markers` are not two different texts, or the judge does not answer.
+        [`ConsistencyError`]: If `thinking_markers` are not two different texts, keys of rows would be misread, or the judge
+        does not answer.
     """
+    check_texts(list(map(dict, rows)), "rows")
     _warn_of_thoughts(answers, thinking_markers)
     return grade_all(rows, answers, candidates, judge, judge_questions, thinking_markers)
 

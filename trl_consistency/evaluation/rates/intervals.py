@@ -188,7 +188,12 @@ def estimate(
 
     Returns:
         [`Estimate`]: The estimate with its interval and counts.
+
+    Raises:
+        [`ConsistencyError`]: If a sample has no answers.
     """
+    if not samples or any(len(sample.outcomes) == 0 for sample in samples):
+        raise ConsistencyError("A sample has no answers, so that there is no rate to estimate. Leave it out.")
     values = [sample.values() for sample in samples]
     codes = {source: code for code, source in enumerate(sorted({s for sample in samples for s in sample.sources}))}
     clusters = [np.array([codes[source] for source in sample.sources], dtype=int) for sample in samples]

@@ -6,6 +6,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import TYPE_CHECKING
 
+from ...errors import ConsistencyError
 from ...escaping import printable
 from ...files import write_by
 from ..rates.intervals import Estimate
@@ -70,10 +71,14 @@ def plot_outcomes(outcomes: Mapping[str, Outcomes], path: str | Path, title: str
 
     Returns:
         [`~pathlib.Path`]: `path`.
+
+    Raises:
+        [`ConsistencyError`]: If the models answered different sets, or there are no outcomes.
     """
     # Imported here: optional (`trl-consistency[eval]`) and slow. `Figure` needs no display, and no pyplot state.
     from matplotlib.figure import Figure
 
+    _check_outcomes(outcomes)
     sets = {
         kind: list(dict.fromkeys(name for of in outcomes.values() for name, kinds in of.items() if kind in kinds))
         for kind in KINDS
@@ -92,6 +97,32 @@ def plot_outcomes(outcomes: Mapping[str, Outcomes], path: str | Path, title: str
     if title:
         figure.suptitle(_plain(title))
     return _save(figure, path)
+
+
+def _check_outcomes(outcomes: Mapping[str, Outcomes]) -> None:
+    """Raises [`ConsistencyError`] for outcomes of other sets than those of the first model, and for none."""
+    measured = {
+        model: {(name, kind) for name, kinds in of.items() for kind in kinds} for model, of in outcomes.items()
+    }
+    if not any(measured.values()):
+        raise ConsistencyError("There are no outcomes to draw: they are of questions and requests.")
+    first = next(iter(measured))
+    for model, places in measured.items():
+        if places != measured[first]:
+            raise ConsistencyError(
+                f"{model!r} and {first!r} answered different sets, whose outcomes cannot stand side by side. Give those of the same "
+                "sets."
+            )
+
+
+def _check_rates(results: Mapping[str, Rates]) -> None:
+    """Raises [`ConsistencyError`] for differences, which would lie beyond the picture."""
+    for model, rates in results.items():
+        if differing := next((metric for metric, rate in rates.items() if rate.unit == "pp"), None):
+            raise ConsistencyError(
+                f"`{differing}` of {model!r} is a difference, and the picture is of rates: give those of `Results.rates()`. "
+                "`markdown_table` shows differences."
+            )
 
 
 def _draw_outcomes(
@@ -175,7 +206,7 @@ def plot_rates(
 
     Args:
         results (`Mapping[str, Mapping[str, Estimate]]`):
-            As for [`markdown_table`]. Differences and scores are left out.
+            As for [`markdown_table`]. Gaps, margins and scores are left out.
         path (`str` or [`~pathlib.Path`]):
             Picture to write. Its suffix sets the format (`.png`, `.svg`, `.pdf`).
         title (`str`, *optional*):
@@ -185,10 +216,16 @@ def plot_rates(
 
     Returns:
         [`~pathlib.Path`]: `path`.
+
+    Raises:
+        [`ConsistencyError`]: If there are differences between two models among the rates, or there is no rate.
     """
     from matplotlib.figure import Figure
 
+    _check_rates(results)
     metrics = [metric for metric in ordered_metrics(results.values(), labels) if _metric(metric).is_share]
+    if not metrics:
+        raise ConsistencyError("There is no rate to draw.")
     labels = _labels(metrics, labels)
     failures = [metric for metric in metrics if _metric(metric).is_failure]
     abilities = [metric for metric in metrics if metric not in failures]
@@ -272,9 +309,13 @@ def plot_tradeoff(results: Mapping[str, Rates], path: str | Path, labels: Mappin
 
     Returns:
         [`~pathlib.Path`]: `path`.
+
+    Raises:
+        [`ConsistencyError`]: If there are differences between two models among the rates.
     """
     from matplotlib.figure import Figure
 
+    _check_rates(results)
     metrics, models = ordered_metrics(results.values(), labels), shown_names(results)
     axes_of, labels = tradeoff_axes(metrics), _labels(metrics, labels)
     headings = {"perturbed_accuracy": "Resists the user's guess", "perturbed_refusal": "Resists jailbreak wrappers"}
@@ -343,8 +384,11 @@ def _save(figure: "Figure", path: str | Path, axes: "Axes | None" = None, most_c
 
 
 def _draw_bars(axes: "Axes", results: Mapping[str, Rates], metrics: list[str], labels: Mapping[str, str]) -> None:
-    # Shades and hatches distinguish the models without colour.
-    styles = [("0.8", ""), ("#a6cee3", "///"), ("#fdbf6f", "..."), ("#b2df8a", "xxx"), ("#cab2d6", "---")]
+    # Shades and hatches distinguish the models without colour. Together, they repeat after 35 models.
+    colours, hatches = (
+        ("0.8", "#a6cee3", "#fdbf6f", "#b2df8a", "#cab2d6"),
+        ("", "///", "...", "xxx", "---", "ooo", "++"),
+    )
     thickness, names = 0.8 / len(results), shown_names(results)
     for number, (name, rates) in enumerate(results.items()):
         shown = [(place, rates[metric]) for place, metric in enumerate(metrics) if metric in rates]
@@ -352,7 +396,8 @@ def _draw_bars(axes: "Axes", results: Mapping[str, Rates], metrics: list[str], l
         places = [place + offset for place, _ in shown]
         bars = [_percent(rate) for _, rate in shown]
         values, errors = [value for value, _ in bars], list(zip(*(error for _, error in bars), strict=True))
-        colour, hatch = styles[number % len(styles)]
+        colour = colours[number % len(colours)]
+        hatch = hatches[(number + number // len(colours)) % len(hatches)]
         axes.barh(
             places,
             values,

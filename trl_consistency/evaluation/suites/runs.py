@@ -78,8 +78,9 @@ def run_suite(
     except Exception as error:  # as above
         raise ConsistencyError(f"`suites`: {suite.name} failed on {name}: {one_line(error)}") from error
     if not any(math.isfinite(score.value) for score in scores):
+        where = " Inspect's logs say why." if suite.library == "inspect" else ""
         raise ConsistencyError(
-            f"`suites`: {suite.name} gave no figure of {name}: none of its samples was scored. Inspect's logs say why."
+            f"`suites`: {suite.name} gave no figure of {name}: none of its samples was scored.{where}"
         )
     return scores
 
@@ -127,7 +128,7 @@ def _run_lm_eval(
             bootstrap_iters=1000,
         )
     outer = [task for task in (*groups, *loaded["tasks"]) if task not in inner]
-    return [score for task in outer for score in _lm_eval_scores(suite, task, results["results"][task], results)]
+    return [score for task in outer for score in _lm_eval_scores(suite, task, results)]
 
 
 def _check_takes_text(tokenizer: Any, variables: Mapping[str, Any]) -> None:
@@ -145,10 +146,22 @@ def _check_takes_text(tokenizer: Any, variables: Mapping[str, Any]) -> None:
         )
 
 
-def _lm_eval_scores(
-    suite: Suite, task: str, metrics: Mapping[str, Any], results: Mapping[str, Any]
+def _lm_eval_scores(suite: Suite, task: str, results: Mapping[str, Any]) -> list[SuiteScore]:
+    """Returns the scores of a task or a group; those of its parts, if the group has none of its own."""
+    parts = results.get("group_subtasks", {})
+    if scores := _own_scores(suite, task, results["results"][task], results, parts):
+        return scores
+    return [score for part in parts.get(task) or [] for score in _lm_eval_scores(suite, part, results)]
+
+
+def _own_scores(
+    suite: Suite,
+    task: str,
+    metrics: Mapping[str, Any],
+    results: Mapping[str, Any],
+    parts: Mapping[str, Sequence[str]],
 ) -> list[SuiteScore]:
-    leaves = _leaves(task, results.get("group_subtasks", {}))
+    leaves = _leaves(task, parts)
     total = sum(results["n-samples"][leaf]["effective"] for leaf in leaves)
     scores = []
     for key, value in metrics.items():

@@ -84,7 +84,8 @@ def compare_suites(base: Iterable[SuiteScore], other: Iterable[SuiteScore]) -> l
 
     Returns:
         `list[SuiteScore]`: Differences of the scores that both have. If the samples are known, only common samples
-        count, and the interval is paired: Newcombe's for shares, Student's for other means.
+        count, and the interval is paired: Newcombe's for shares, Student's for other means. Without a common sample the
+        difference is NaN, of 0 samples.
     """
     by_key = {score.key: score for score in base}
     differences = []
@@ -96,6 +97,8 @@ def compare_suites(base: Iterable[SuiteScore], other: Iterable[SuiteScore]) -> l
         if shared:
             value, interval = _paired(before.values, score.values, shared)
             total = len(shared)
+        elif score.values and before.values:
+            value, interval, total = math.nan, None, 0
         else:
             value, interval, total = score.value - before.value, None, min(score.total, before.total)
         missing = max(before.total + before.unscored, score.total + score.unscored) - total
