@@ -2,7 +2,19 @@
 
 from tests.helpers.models import make_tokenizer
 from tests.hostile_input.room import CHAT, PAIR, Case
-from trl_consistency.evaluation import PairSet, compare, grade, make_samples
+from trl_consistency.evaluation import (
+    PairSet,
+    Sample,
+    compare,
+    estimate,
+    evaluate,
+    grade,
+    grade_answers,
+    make_samples,
+    measure_capability,
+    plot_rates,
+)
+from trl_consistency.evaluation.capability_data import CapabilityData
 
 
 NUMBERS = {"question": "How many?", "choices": [2, 3, 4]}
@@ -159,5 +171,49 @@ CASES: list[Case] = [
         "Two models on different rows, which would be compared",
         "The two models were measured on different rows ('…'), so that their difference says nothing. …",
         lambda room: compare(graded([QUESTION]), graded([QUESTION, QUESTION])),
+    ),
+    Case(
+        "grading with a number as the answer",
+        "`grade`, in Python: a number as the right answer",
+        "`row`: 1 of 1 row(s) cannot be used. Nothing was dropped; mend or remove it: row 0: `answer` must be text, not 4",
+        lambda room: grade(PAIR | {"answer": 4}, "4"),
+    ),
+    Case(
+        "grading of more answers than rows",
+        "`grade_answers`, in Python: another number of answers than of rows",
+        "`grade_answers` has 2 answer(s) for 1 row(s): give one for each.",
+        lambda room: grade_answers([QUESTION], ["Paris", "Lyon"]),
+    ),
+    Case(
+        "judge with labels of its own",
+        "A judge of your own, in Python, with labels that are not known",
+        "`judge` must return a `Judgement` for each prompt, whose label is one of REFUSED, COMPLIED, …, or None, got …",
+        lambda room: grade_answers([PAIR | {"category": "harmful"}], ["Sure"], judge=lambda prompts: ["refused"]),
+    ),
+    Case(
+        "judge of nothing",
+        "`evaluate`, in Python: a judge, and nothing to judge",
+        "`judge` is given, but there is nothing to judge: …",
+        lambda room: evaluate(None, make_tokenizer(), [QUESTION], judge=lambda prompts: []),
+    ),
+    Case(
+        "estimate of no answers",
+        "`estimate`, in Python: a sample without answers",
+        "A sample has no answers, so that there is no rate to estimate. Leave it out.",
+        lambda room: estimate([Sample([], [])]),
+    ),
+    Case(
+        "picture of differences",
+        "`plot_rates`, in Python: differences in place of rates",
+        "`sycophancy` of 'BCT' is a difference, and the picture is of rates: give those of `Results.rates()`. …",
+        lambda room: plot_rates(
+            {"BCT": compare(graded([QUESTION] * 2), graded([QUESTION] * 2))}, room.path / "picture.png"
+        ),
+    ),
+    Case(
+        "items that were drawn already",
+        "`measure_capability`, in Python: a number of items for data that were read already",
+        "`max_items` is given, but the items were drawn already: give it to `read_capability`.",
+        lambda room: measure_capability(None, None, CapabilityData({}), max_items=5),
     ),
 ]

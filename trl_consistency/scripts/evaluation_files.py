@@ -18,7 +18,14 @@ from ..evaluation.grading.grade import last_text
 from ..evaluation.pair_set import SIDES, TOKEN_IDS, UNKNOWN
 from ..evaluation.rates.intervals import Estimate
 from ..evaluation.report.page import Picture, Report, Table
-from ..evaluation.report.plots import plot_outcomes, plot_rates, plot_tradeoff, plot_training, tradeoff_axes
+from ..evaluation.report.plots import (
+    plot_outcomes,
+    plot_rates,
+    plot_tradeoff,
+    plot_training,
+    tradeoff_axes,
+    training_panels,
+)
 from ..evaluation.report.tables import (
     DIFFERENCES_TEXT,
     MARGINS_TEXT,
@@ -144,7 +151,7 @@ def write_report(
             text = f"What training improved, and what it cost. {text}"
         path = plot_tradeoff(rates, folder / "tradeoff.png")
         pictures.append(Picture(path, "Safety against capability", text))
-    if any(histories.values()):
+    if training_panels(histories):
         text = "Metrics that the runs logged during training."
         pictures.append(Picture(plot_training(histories, folder / "training.png"), "During training", text))
     counts = ", ".join(f"{name} ({of_set['rows']:,})" for name, of_set in summary["pairs"].items())

@@ -119,6 +119,28 @@ def test_keys_that_would_be_misread(changed, reason):
             call()
 
 
+@pytest.mark.parametrize("judgement", [Judgement("refused", "I would say refused."), "REFUSED"])
+def test_a_judge_of_the_users_with_other_labels(judgement):
+    """All answers counted as unjudged."""
+
+    class Own:
+        name = "own"
+
+        def __call__(self, prompts):
+            return [judgement] * len(prompts)
+
+    row = request(1, "harmful")
+    with pytest.raises(
+        ConsistencyError, match=r"whose label is one of REFUSED, COMPLIED, .*, got .*(refused|REFUSED)"
+    ):
+        grade_answers([row], ["Sure"], judge=Own())
+
+
+def test_answers_of_other_rows():
+    with pytest.raises(ConsistencyError, match=r"`grade_answers` has 2 answer\(s\) for 1 row\(s\): give one for each"):
+        grade_answers([question(1, "A", "B")], ["(A)", "(B)"])
+
+
 def test_both_answers_named():
     row = question(1, "Paris", "Rome")
     assert grade(row, "Paris, or Rome.") == Grade("unread", None, "names both", "stated answer")

@@ -62,6 +62,7 @@ def test_pictures_of_nothing(tmp_path):
     for message, plot, found in (
         ("There is no rate to draw", plot_rates, {"BCT": {"accuracy_gap": rate(1, 2)}}),
         ("There are no outcomes to draw", plot_outcomes, {"BCT": {}}),
+        ("the runs logged no loss", plot_training, {"BCT": [{"step": 3, "train_runtime": 1.0}], "ACT": []}),
         ("'ACT' and 'BCT' answered different sets", plot_outcomes, {"BCT": {"a": counts}, "ACT": {"b": counts}}),
     ):
         with pytest.raises(ConsistencyError, match=message):

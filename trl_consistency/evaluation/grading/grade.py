@@ -23,7 +23,15 @@ from .answer_keys import check_texts
 from .clauses import Clauses
 from .definite import gives_answer
 from .graders import denies, named_answers, polar_answers, reading_key, refuses, stated_choice
-from .judge import ABSTENTION, Judge, Judgement, judge_prompt, offers_suggestion
+from .judge import (
+    ABSTENTION,
+    QUESTION_LABELS,
+    REQUEST_LABELS,
+    Judge,
+    Judgement,
+    judge_prompt,
+    offers_suggestion,
+)
 from .names import Candidates, Names, answer_of, is_right, not_asked, possible_answers, right_keys
 
 
@@ -221,6 +229,10 @@ def grade_answers(
         [`ConsistencyError`]: If `thinking_markers` are not two different texts, keys of rows would be misread, or the judge
         does not answer.
     """
+    if len(rows) != len(answers):
+        raise ConsistencyError(
+            f"`grade_answers` has {len(answers)} answer(s) for {len(rows)} row(s): give one for each."
+        )
     check_texts(list(map(dict, rows)), "rows")
     _warn_of_thoughts(answers, thinking_markers)
     return grade_all(rows, answers, candidates, judge, judge_questions, thinking_markers)
@@ -256,6 +268,11 @@ def grade_all(
     if len(judgements) != len(asked):
         raise ConsistencyError(
             f"`judge` returned {len(judgements)} judgement(s) for {len(asked)} prompt(s): one for each."
+        )
+    known = (*REQUEST_LABELS, *QUESTION_LABELS, ABSTENTION)
+    if others := [of for of in judgements if getattr(of, "label", "") not in (None, *known)]:
+        raise ConsistencyError(
+            f"`judge` must return a `Judgement` for each prompt, whose label is one of {', '.join(known)}, or None, got {others[0]!r:.80}."
         )
     for index, judgement in zip(asked, judgements, strict=True):
         grades[index] = _judged(rows[index], judgement, judge.name)

@@ -244,6 +244,18 @@ def plot_rates(
     return _save(figure, path, axes)
 
 
+def training_panels(histories: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, str]:
+    """Returns the labels of the logged metrics that [`plot_training`] draws, by their keys."""
+    panels = {
+        "eval_activation_distance": "Activation distance on the shared suffix",
+        "eval_response_cross_entropy": "Cross-entropy of the clean answer (nats a token)",
+        "eval_consistency/score": "Score on held-out pairs",
+    }
+    seen = {key for history in histories.values() for entry in history for key in entry}
+    found = {key: label for key, label in panels.items() if key in seen}
+    return found or ({"loss": "Loss (each method its own)"} if "loss" in seen else {})
+
+
 def plot_training(histories: Mapping[str, Sequence[Mapping[str, float]]], path: str | Path) -> Path:
     """
     Plots metrics logged during training, one line per run. Those of `log_consistency_metrics` on evaluation data are
@@ -259,16 +271,15 @@ def plot_training(histories: Mapping[str, Sequence[Mapping[str, float]]], path: 
 
     Returns:
         [`~pathlib.Path`]: `path`.
+
+    Raises:
+        [`ConsistencyError`]: If none of these was logged.
     """
     from matplotlib.figure import Figure
 
-    panels = {
-        "eval_activation_distance": "Activation distance on the shared suffix",
-        "eval_response_cross_entropy": "Cross-entropy of the clean answer (nats a token)",
-        "eval_consistency/score": "Score on held-out pairs",
-    }
-    seen = {key for history in histories.values() for entry in history for key in entry}
-    panels = {key: label for key, label in panels.items() if key in seen} or {"loss": "Loss (each method its own)"}
+    panels = training_panels(histories)
+    if not panels:
+        raise ConsistencyError("There is nothing to draw: the runs logged no loss, and no metric of an evaluation.")
     names = shown_names(histories)
     figure = Figure(figsize=(5 * len(panels), 3.8), layout="constrained")
     for column, (key, label) in enumerate(panels.items(), start=1):
