@@ -166,7 +166,7 @@ class PairConfig(_Arguments):
             raise
         except ValueError as error:  # of transformers
             raise ConsistencyError(one_line(error)) from None
-        vars(self).update(vars(anew))
+        self.__dict__.update(vars(anew))
 
     def _check_misspelt(self) -> None:
         """Raises [`ConsistencyError`] for an attribute that was assigned and is almost called as an option: it would be ignored."""

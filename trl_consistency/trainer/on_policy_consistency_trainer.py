@@ -314,11 +314,11 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         if not self.model.training:
             return self._generate_and_score_completions(generation_batch)
         steps = self.args.steps_per_generation
-        is_new = self._step % (steps * self.args.num_iterations) == 0 or self._buffered_inputs is None
-        self._check_prompts([row["perturbed_ids"] for row in generation_batch], is_new)
-        if is_new:
-            self._buffered_inputs = self._split(self._generate_and_score_completions(generation_batch))
-        return self._buffered_inputs[self._step % steps]
+        rollouts = None if self._step % (steps * self.args.num_iterations) == 0 else self._buffered_inputs
+        self._check_prompts([row["perturbed_ids"] for row in generation_batch], is_new=rollouts is None)
+        if rollouts is None:
+            rollouts = self._buffered_inputs = self._split(self._generate_and_score_completions(generation_batch))
+        return rollouts[self._step % steps]
 
     def _check_prompts(self, prompts: list[list[int]], is_new: bool) -> None:
         """Raises [`ConsistencyError`] if a batch has other prompts than the trainer's own order gives: rows would be left out."""
