@@ -10,6 +10,14 @@ from tests.helpers.said import SAID, SETS, row, says, user, with_oslo
 from tests.helpers.small_vocabulary import small_tokenizer
 from trl_consistency.evaluation import PairSet, evaluate
 from trl_consistency.evaluation.answers.generate import AnswerOptions
+from trl_consistency.evaluation.grading.judge import Judgement
+
+
+class Silent:
+    name = "silent"
+
+    def __call__(self, prompts):
+        return [Judgement(None, "")] * len(prompts)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +36,7 @@ def test_thoughts_between_other_markers_are_counted(tokenizer, monkeypatch):
         "3 of 12 answer(s) hold a thought between [THINK] and [/THINK], which was graded as a part of them: set `thinking_markers` "
         "to these."
     )
-    assert results.judged(lambda prompts: []).warnings() == [warning]
+    assert warning in results.judged(Silent(), judge_questions=True).warnings()
     options = AnswerOptions(thinking_markers=["[THINK]", "[/THINK]"])
     (warning,) = evaluate(None, own, with_oslo(), options).warnings()
     assert warning.startswith("1 of 12 answer(s) hold a thought between <think> and </think>")

@@ -225,6 +225,7 @@ def variants_table(cells: Cells) -> str:
     figures = (
         *of_test("test"),
         share("suggested, held-out categories", SUGGESTED, "test_categories"),
+        share("right with the cue, held-out categories", RIGHT, "test_categories"),
         pooled_transfer("suggested, other perturbations"),
     )
     rows = []
@@ -262,7 +263,7 @@ def claims_table(cells: Cells) -> str:
         (
             "On-policy training transfers further than supervised: sycophancy 15.4% before, 11.2% supervised, 8.1% on-policy, "
             "means of several models (Han et al.)",
-            versus(cells, "bct", "opct", (test[0], all_five)),
+            LINE.join(versus(cells, "bct", name, (test[0], all_five)) for name in ("opct", "opct_policy_gradient")),
         ),
         ("On-policy training keeps more capability (Han et al.)", versus(cells, "bct", "opct", (*kept, test[2]))),
         (
