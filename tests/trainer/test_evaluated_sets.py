@@ -1,5 +1,6 @@
 """Which rows `evaluate` and `predict` measure, if a trainer has prepared them before."""
 
+from multiprocessing import active_children
 from types import SimpleNamespace
 
 import numpy as np
@@ -57,6 +58,21 @@ def test_persistent_workers_read_the_set_that_is_given(tmp_path):
     assert losses == pytest.approx([expected[0], expected[1], expected[0], expected[0]], abs=1e-6)
     several = trainer.evaluate({"one": one, "two": two})
     assert [several["eval_one_loss"], several["eval_two_loss"]] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("make", [make_trainer, make_on_policy_trainer])
+def test_evaluations_leave_one_worker_at_most(tmp_path, make):
+    before = {process.pid for process in active_children()}
+    workers = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
+    trainer = make(tmp_path, PAIRS, eval_dataset=PAIRS.select(range(2)), **workers)
+    for _ in range(2):
+        trainer.evaluate()
+        trainer.evaluate(PAIRS.select(range(2, 4)))
+        trainer.predict(PAIRS.select(range(2)))
+    left = [process for process in active_children() if process.pid not in before]
+    assert len(left) == 1
+    for process in left:  # When garbage is collected, torch would wait five seconds for it.
+        process.terminate()
 
 
 class FilledStream(CountedStream):

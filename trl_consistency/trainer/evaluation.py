@@ -44,7 +44,6 @@ class EvaluationMixin(_Trainer):
     _take_out_other_precision: Callable[[], None]
 
     _evaluation_is_due = False  # whether the present evaluation is one that the options ask for
-    _eval_dataloaders: dict[str, Any]  # with persistent workers, those of evaluations before
     _eval_stream: CountedStream | None = None  # what an evaluation by several processes reads, if it is a stream
 
     # Implemented by each trainer
@@ -118,14 +117,15 @@ class EvaluationMixin(_Trainer):
     def get_eval_dataloader(self, eval_dataset: AnyDataset | str | None = None) -> Any:
         """Like [`~transformers.Trainer.get_eval_dataloader`]. Persistent workers are kept for the trainer's own sets."""
         self._eval_stream = None  # that of another set, where the loader of this one was kept
-        if eval_dataset is None or isinstance(eval_dataset, str):
+        if eval_dataset is None or isinstance(eval_dataset, str) or eval_dataset is self.eval_dataset:
             return super().get_eval_dataloader(eval_dataset)
-        # Trainer keeps the loaders of all sets that it is given under one name, and would take that of an earlier one.
-        kept, self._eval_dataloaders = getattr(self, "_eval_dataloaders", {}), {}
-        try:
+        with temporarily(self.args, dataloader_persistent_workers=False):  # or it gets the loader of `eval_dataset`
             return super().get_eval_dataloader(eval_dataset)
-        finally:
-            self._eval_dataloaders = kept
+
+    def get_test_dataloader(self, test_dataset: AnyDataset) -> Any:
+        """Like [`~transformers.Trainer.get_test_dataloader`]. Its workers end with it: no other prediction would use them."""
+        with temporarily(self.args, dataloader_persistent_workers=False):
+            return super().get_test_dataloader(test_dataset)
 
     def _get_dataloader(self, dataset: Any, *args: Any, is_training: bool = False, **kwargs: Any) -> Any:
         if is_training:
