@@ -344,6 +344,7 @@ def test_two_dry_runs_of_push(room):
     assert room.files() == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["pairs", "convert", "evaluate", "bct", "opct", "quickstart"])
 def test_folder_in_use(room, name):
     """Two with other options would leave a part of both."""
