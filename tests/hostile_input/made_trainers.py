@@ -182,7 +182,7 @@ CASES: list[Case] = [
     Case(
         "metrics that are never computed",
         "`compute_metrics` beside `prediction_loss_only`",
-        "`compute_metrics` is given, and `prediction_loss_only` is true, by which no evaluation computes them. Leave one of them out.",
+        "With `prediction_loss_only`, no evaluation computes the metrics of `compute_metrics`. Leave one of the two out.",
         lambda room: room.trainer(
             model=make_model(),
             processing_class=make_tokenizer(),

@@ -162,6 +162,8 @@ def test_options_of_loaders_are_put_back():
     with loading_all_rows(args, counts=True):
         assert set(vars(args).values()) == {0, None}  # False equals 0
     assert vars(args) == before
-    with loading_all_rows(args, counts=False):
+    with loading_all_rows(args, counts=False, is_kept=True):
         assert vars(args) == {**before, "dataloader_drop_last": False}
+    with loading_all_rows(args, counts=False):
+        assert vars(args) == {**before, "dataloader_drop_last": False, "dataloader_persistent_workers": False}
     assert vars(args) == before

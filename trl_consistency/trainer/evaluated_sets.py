@@ -79,12 +79,15 @@ def _first_rows(part: Any, rows: int) -> Any:
     return batches
 
 
-def loading_all_rows(args: Any, counts: bool) -> AbstractContextManager[None]:
+def loading_all_rows(args: Any, counts: bool, is_kept: bool = False) -> AbstractContextManager[None]:
     """
     Returns the context in which loaders of evaluations are made: `dataloader_drop_last` is for training. One that `counts`
-    rows reads them in this process.
+    rows reads them in this process. The workers of one that is not kept end with it.
     """
-    of_workers = WITHOUT_WORKERS if counts or not args.dataloader_num_workers else {}
+    persistent = is_kept and args.dataloader_persistent_workers
+    of_workers = {"dataloader_persistent_workers": persistent}
+    if counts or not args.dataloader_num_workers:
+        of_workers = WITHOUT_WORKERS
     return temporarily(args, dataloader_drop_last=False, **of_workers)
 
 

@@ -119,20 +119,17 @@ class EvaluationMixin(_Trainer):
         self._eval_stream = None  # that of another set, where the loader of this one was kept
         if eval_dataset is None or isinstance(eval_dataset, str) or eval_dataset is self.eval_dataset:
             return super().get_eval_dataloader(eval_dataset)
-        with temporarily(self.args, dataloader_persistent_workers=False):  # or it gets the loader of `eval_dataset`
-            return super().get_eval_dataloader(eval_dataset)
-
-    def get_test_dataloader(self, test_dataset: AnyDataset) -> Any:
-        """Like [`~transformers.Trainer.get_test_dataloader`]. Its workers end with it: no other prediction would use them."""
+        # With persistent workers, Trainer would return the loader of an earlier set.
         with temporarily(self.args, dataloader_persistent_workers=False):
-            return super().get_test_dataloader(test_dataset)
+            return super().get_eval_dataloader(eval_dataset)
 
     def _get_dataloader(self, dataset: Any, *args: Any, is_training: bool = False, **kwargs: Any) -> Any:
         if is_training:
             with loading_alone(self.args):
                 return super()._get_dataloader(dataset, *args, is_training=True, **kwargs)
         stream = self._eval_stream = counted_stream(dataset, self)
-        with loading_all_rows(self.args, counts=stream is not None):
+        is_kept = kwargs.get("dataloader_key") is not None
+        with loading_all_rows(self.args, counts=stream is not None, is_kept=is_kept):
             return super()._get_dataloader(dataset if stream is None else stream, *args, **kwargs)
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:

@@ -192,7 +192,9 @@ def test_logits_that_nothing_gives(tmp_path):
 
 def test_metrics_that_are_never_computed(tmp_path):
     arguments = {"train_dataset": make_pairs(4), "processing_class": make_tokenizer(), "compute_metrics": print}
-    with pytest.raises(ConsistencyError, match="`compute_metrics` is given, and `prediction_loss_only` is true"):
+    with pytest.raises(
+        ConsistencyError, match="With `prediction_loss_only`, no evaluation computes the metrics of `compute_metrics`"
+    ):
         ConsistencyTrainer(make_model(), make_config(tmp_path, prediction_loss_only=True), **arguments)
 
 

@@ -23,7 +23,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from accelerate import PartialState
+from accelerate import Accelerator, PartialState
 from safetensors import SafetensorError
 from transformers import TrainerCallback
 from transformers import trainer as transformers_trainer
@@ -32,6 +32,7 @@ from transformers.trainer_callback import TrainerState
 from tests.helpers.interrupted_run import METHODS, STEPS, Send, make_trainer, stop_one_of_two, train
 from trl_consistency import ConsistencyError
 from trl_consistency.folder_lock import LOCK
+from trl_consistency.trainer.run import run_lock
 from trl_consistency.trainer.run.interruption import _why_not_written, find_checkpoint, read_manifest, rows_per_step
 
 
@@ -345,6 +346,14 @@ def test_what_a_killed_save_left_is_removed(tmp_path):
         (directory / name).write_text("a user's own")
     make_trainer("act", directory, max_steps=1).train()
     assert {path.name for path in directory.iterdir() if path.is_file()} == {".tmp", ".tmp_notes", "README.md"}
+
+
+def test_weights_that_another_process_may_be_writing_are_left(tmp_path, monkeypatch):
+    """Where the file system has no locks."""
+    monkeypatch.setattr(run_lock, "acquire", lambda folder, activity: None)
+    (tmp_path / ".tmpAbC123").write_text("weights")
+    with run_lock.command_lock(tmp_path, Accelerator(cpu=True)):
+        assert (tmp_path / ".tmpAbC123").exists()
 
 
 # Checkpoints that are not whole

@@ -105,7 +105,7 @@ def _check_outcomes(outcomes: Mapping[str, Outcomes]) -> None:
         model: {(name, kind) for name, kinds in of.items() for kind in kinds} for model, of in outcomes.items()
     }
     if not any(measured.values()):
-        raise ConsistencyError("There are no outcomes to draw: they are of questions and requests.")
+        raise ConsistencyError("There are no outcomes to draw: no row is a question or a request.")
     first = next(iter(measured))
     for model, places in measured.items():
         if places != measured[first]:

@@ -63,6 +63,6 @@ def _plain(value: Any) -> Any:
 def _show(value: Any) -> str:
     value = _plain(value)
     if isinstance(value, float):
-        return f"{value:g}"  # of a whole number it would be 1.23457e+06
+        return f"{value:g}"  # A whole number would become 1.23457e+06.
     text = last_name(value) if isinstance(value, str) else json.dumps(value, default=str)
     return markdown_text(shorten(text, LONGEST, placeholder="…"))

@@ -356,7 +356,7 @@ def check_metrics(trainer: Trainer) -> None:
     """Raises [`ConsistencyError`] for metrics that no evaluation would compute."""
     if trainer.compute_metrics is not None and trainer.args.prediction_loss_only:
         raise ConsistencyError(
-            "`compute_metrics` is given, and `prediction_loss_only` is true, by which no evaluation computes them. Leave one of them out."
+            "With `prediction_loss_only`, no evaluation computes the metrics of `compute_metrics`. Leave one of the two out."
         )
 
 

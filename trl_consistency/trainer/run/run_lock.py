@@ -22,7 +22,8 @@ def command_lock(folder: str | Path, state: Accelerator | PartialState, activity
     if state.is_main_process:
         try:
             lock = acquire(folder, activity)
-            remove_unfinished_weights(folder)
+            if lock is not None:  # Without a lock, another process may be saving there.
+                remove_unfinished_weights(folder)
         except ConsistencyError as error:
             refused = str(error)
     refused = broadcast_object_list([refused])[0]
