@@ -96,8 +96,12 @@ def rollouts(rival: str, size: Size) -> tuple[Callable[[], Any], dict[str, Any]]
 
 
 def whole_step(rival: str, size: Size, turns: Turns) -> Callable[[], None]:
-    """OPCT's step as it is used: rollouts end where they end."""
-    return run_in_turns(_trainer(rival, size), turns)
+    """
+    OPCT's step as it is used: rollouts end where they end, and are trained on a quarter at a time. Two rivals that train on all
+    64 at once do not fit into 24 GiB.
+    """
+    of_batch = {"per_device_train_batch_size": PROMPTS * GENERATIONS // 4, "gradient_accumulation_steps": 4}
+    return run_in_turns(_trainer(rival, size, **of_batch), turns)
 
 
 def evaluation(rival: str, size: Size) -> tuple[Callable[[], Any], dict[str, Any]]:

@@ -26,6 +26,7 @@ from tests.recipes.shapes import SHAPES
 from trl_consistency.costs.operations import count_step, uncounted
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.losses.supervised import supervised_row_losses
+from trl_consistency.models.fused_lora import fuse_adapters
 from trl_consistency.models.quantization import prevent_repacking
 from trl_consistency.passes.prefix_sharing import PrefixSharing
 from trl_consistency.passes.tree_attention import refused_kernels
@@ -156,7 +157,7 @@ def adapted(model: Any, checkpointing: bool = True) -> Any:
 
 
 def _losses(method: str, student: Any, size: Size, scale: Scale, reference: Any) -> dict[str, Callable[[], Any]]:
-    """Returns the losses of our step and of TRL's on the same batch."""
+    """Returns the losses of TRL's step and of ours on the same batch."""
 
     def moved(batch: dict[str, Any]) -> dict[str, Any]:
         return {name: of.to(scale.device) for name, of in batch.items()}
@@ -164,9 +165,8 @@ def _losses(method: str, student: Any, size: Size, scale: Scale, reference: Any)
     if method == "opct":
         batch = moved(steps.rollout_batch(size))
         ours = our_rollout_loss(student, "ours, with TRL's divergence")
-        return {"ours": partial(ours, batch)} | (
-            {"TRL": partial(trls(student, reference), batch)} if reference is not None else {}
-        )
+        theirs = {} if reference is None else {"TRL": partial(trls(student, reference), batch)}
+        return theirs | {"ours": partial(ours, batch)}
     batch = moved(steps.pair_batch(size, with_answers=method == "bct"))
     if method == "act":
         return {"ours": steps.our_pair_loss(student, "act", batch)}
@@ -179,7 +179,7 @@ def _losses(method: str, student: Any, size: Size, scale: Scale, reference: Any)
         rows = supervised_row_losses(student, student, {**inputs, "is_anchor": None}, "nll")[0]["bct"]
         return rows.sums.sum() / rows.counts.sum()
 
-    return {"ours": ours_of_pairs, "TRL": lambda: student(**inputs, fused_lm_head=True).loss}
+    return {"TRL": lambda: student(**inputs, fused_lm_head=True).loss, "ours": ours_of_pairs}
 
 
 def step_piece(model: str, method: str, weights: str, scale: Scale) -> Figures:
@@ -195,6 +195,8 @@ def step_piece(model: str, method: str, weights: str, scale: Scale) -> Figures:
     setup = steps.rollout_setup(size) if method == "opct" else steps.pair_setup(size, method)
     needed = None if uncounted(student) else count_step(student, setup).step
     for rival, loss_of in _losses(method, student, size, scale, reference).items():
+        if rival == "ours":  # the last
+            fuse_adapters(student)
         if not scale.is_dry:
             torch.cuda.reset_peak_memory_stats()
 
@@ -262,6 +264,7 @@ def flex_piece(scale: Scale) -> Figures:
         student.zero_grad()
         return float(loss.detach())
 
+    fuse_adapters(student)
     figures: Figures = {}
     for length in (128, 256) if scale.is_dry else (512, 1024, 2048, 4096, 8192):
         size = replace(scale.size(), vocabulary=config.vocab_size, rollouts=(length // 2, 64, length // 16, 8, 1))

@@ -16,17 +16,21 @@ from trl_consistency.costs.setup import Setup
 from trl_consistency.data.collators import PairCollator
 from trl_consistency.losses.paired import Objectives, PairedLoss
 from trl_consistency.losses.supervised import supervised_row_losses
+from trl_consistency.models.fused_lora import fuse_adapters
 from trl_consistency.passes.reference import Reference
 
 
 Step = tuple[Callable[[], Any], dict[str, Any]]
 
 
-def adapted(size: Size, lora_dropout: float = 0.0) -> Any:
-    """Returns the model of a size with the LoRA adapter that every rival has."""
+def adapted(size: Size, is_ours: bool, lora_dropout: float = 0.0) -> Any:
+    """Returns the model of a size with the LoRA adapter that every rival has. Ours computes it as our trainers do."""
     model = size.model()
     torch.manual_seed(0)
-    return get_peft_model(model, LoraConfig(r=8, target_modules="all-linear", lora_dropout=lora_dropout)).train()
+    model = get_peft_model(model, LoraConfig(r=8, target_modules="all-linear", lora_dropout=lora_dropout)).train()
+    if is_ours:
+        fuse_adapters(model)
+    return model
 
 
 def facts_of(model: Any, setup: Setup) -> dict[str, Any]:
@@ -68,7 +72,7 @@ def rollout_setup(size: Size) -> Setup:
 
 
 def rollout_step(rival: str, size: Size) -> Step:
-    student, batch = adapted(size), rollout_batch(size)
+    student, batch = adapted(size, rival == "ours"), rollout_batch(size)
     loss_of = our_rollout_loss(student, "ours") if rival == "ours" else trls(student, size.model())
     setup = rollout_setup(size)
     facts = facts_of(student, setup)
@@ -115,7 +119,7 @@ def our_pair_loss(model: Any, method: str, batch: dict[str, Tensor]) -> Callable
 
 
 def activation_step(rival: str, size: Size) -> Step:
-    model, batch = adapted(size), pair_batch(size, with_answers=False)
+    model, batch = adapted(size, rival == "ours"), pair_batch(size, with_answers=False)
     shared = int(batch["suffix"][0, 2])
 
     def states_of(input_ids: Tensor) -> list[Tensor]:
@@ -136,7 +140,7 @@ def activation_step(rival: str, size: Size) -> Step:
 
 
 def divergence_step(rival: str, size: Size) -> Step:
-    model, batch = adapted(size), pair_batch(size, with_answers=True)
+    model, batch = adapted(size, rival == "ours"), pair_batch(size, with_answers=True)
     answer = size.pairs[2]
 
     def log_probs(input_ids: Tensor) -> Tensor:
@@ -158,7 +162,7 @@ def divergence_step(rival: str, size: Size) -> Step:
 def supervised_step(rival: str, size: Size) -> Step:
     from trl.trainer.utils import add_fused_lm_head
 
-    model = adapted(size, lora_dropout=0.05 if rival == "with dropout" else 0.0)
+    model = adapted(size, rival != "whole model", 0.05 if rival == "with dropout" else 0.0)
     batch = pair_batch(size, with_answers=True)
     ids = batch["input_ids"]
     labels = ids.clone()

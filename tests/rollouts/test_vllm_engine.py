@@ -42,6 +42,7 @@ from trl_consistency import ConsistencyError, OnPolicyConsistencyTrainer
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.rollouts.policy_weights import policy_weights
 from trl_consistency.rollouts.vllm_checks import check_policy
+from trl_consistency.rollouts.vllm_engine import head_options
 
 
 SIZES = {
@@ -240,6 +241,15 @@ def test_reference_survives_fifty_syncs(engine, tmp_path, model_dir, kind, lora)
     weights = dict(held().model.named_parameters())
     assert held().received == list(expected) * 50
     assert all(torch.equal(weights[name], weight.to(weights[name].dtype)) for name, weight in expected.items())
+
+
+def test_logits_in_float32_as_the_trainers():
+    for model in (make_model(), get_peft_model(make_model(), LoraConfig(target_modules=["q_proj", "lm_head"]))):
+        assert head_options(model, torch.bfloat16) == {"hf_overrides": {"head_dtype": "float32"}}
+        assert head_options(model, torch.float32) == {}
+    model = make_model()
+    model.lm_head = torch.nn.Identity()  # as a quantized head, no linear layer
+    assert head_options(model, torch.bfloat16) == {}
 
 
 @pytest.mark.parametrize("kind", ["bf16", "nf4"])

@@ -508,18 +508,20 @@ def test_smollm2_with_a_server(tmp_path):
 
 @needs_smollm2
 @pytest.mark.slow
-def test_smollm2_in_16_bits(tmp_path):
+@pytest.mark.parametrize(("dtype", "limit"), [("float32", 0.038), ("bfloat16", 0.043)])
+def test_smollm2_in_16_bits(tmp_path, dtype, limit):
     """
-    Engine and trainer round differently. So do two ways to compute this model in bfloat16 with transformers: they are 0.03 nats a
-    token apart.
+    Engine and trainer round differently. From float32 weights, the trainer's residual stream stays in float32: with transformers
+    alone, that is 0.033 nats a token from bfloat16 weights.
     """
     from trl_consistency.smollm2.checkpoint import build_checkpoint
 
-    options = {"learning_rate": 1e-3, "per_device_train_batch_size": 4, "max_completion_length": 16, "bf16": True}
-    trainer = make_trainer(tmp_path, build_checkpoint(progress=False), max_steps=4, vllm_check_every=1, **options)
+    options = {"learning_rate": 1e-3, "per_device_train_batch_size": 16, "max_completion_length": 16, "bf16": True}
+    options |= {"model_init_kwargs": {"dtype": dtype}, "logging_steps": 4, "vllm_check_every": 1}
+    trainer = make_trainer(tmp_path, build_checkpoint(progress=False), max_steps=4, **options)
     trainer.train()
-    differences = mismatches(trainer, "sampling_logp_difference/mean")
-    print(f"\nbfloat16: log-probabilities {max(differences):.1e} nats a token apart (largest mean of a step)")
-    assert 1e-3 < min(differences) <= max(differences) < 0.1
+    (difference,) = mismatches(trainer, "sampling_logp_difference/mean")
+    print(f"\nbfloat16 from {dtype}: log-probabilities {difference:.1e} nats a token apart (mean of 4 steps)")
+    assert 1e-3 < difference < limit
     assert trainer.rollout_engine._origin.passed
     trainer.rollout_loss.reference.check()

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -66,7 +66,11 @@ class RolloutEngine:
         with (
             explained(args, "start"),
             checkpoint_of(model, processing_class, sends_adapter) as name,
-            extra_engine_options(BoundedClient, **engine_options(model, dtype)) if sends_adapter else nullcontext(),
+            extra_engine_options(
+                BoundedClient if sends_adapter else None,
+                **head_options(model, dtype),
+                **(engine_options(model, dtype) if sends_adapter else {}),
+            ),
         ):
             self._generation = load_vllm_generation()(
                 # TRL quantizes the engine if this model has quantized modules. vLLM 0.31 has no such quantization, and
@@ -278,6 +282,16 @@ def checkpoint_of(model: Any, processing_class: ProcessingClass, sends_adapter: 
             yield folder
     else:
         yield model.name_or_path
+
+
+def head_options(model: Any, dtype: torch.dtype) -> dict[str, Any]:
+    """
+    Returns the options of `vllm.LLM` with which it computes logits in float32, as the trainer does. In bfloat16, a logit
+    of 20 would be off by up to 0.06. A quantized head stays as it is. `dtype` is that in which the trainer computes.
+    """
+    head = model.get_output_embeddings()
+    is_plain = isinstance(getattr(head, "base_layer", head), nn.Linear)
+    return {"hf_overrides": {"head_dtype": "float32"}} if is_plain and dtype != torch.float32 else {}
 
 
 def compute_dtype(model: Any, args: OnPolicyConsistencyConfig) -> torch.dtype:

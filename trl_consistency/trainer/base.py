@@ -35,6 +35,7 @@ from ..losses.meter import LossMeter
 from ..models.adapter_checks import check_adapter_is_on, check_own_adapters
 from ..models.checks import check_model, context_length
 from ..models.finite_weights import check_base
+from ..models.fused_lora import fuse_adapters
 from ..models.kernels import warn_of_missing_kernels
 from ..models.quantization import prevent_repacking
 from ..models.sharding import is_sharded, shard_of
@@ -276,6 +277,8 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
             self._check_size(self.train_dataset, args)
             self._unrendered = None
         prevent_repacking(self.model)
+        if not is_sharded(self.accelerator):  # Sharded weights are gathered by hooks of each module.
+            fuse_adapters(self.model)
         announce_cpu(args.device, torch.bfloat16 if args.bf16 else self.model.dtype, model_id or "The model")
         warn_of_missing_kernels(self.model, args.device.type)
         if args.should_save:
