@@ -48,7 +48,7 @@ test: $(VENV)/.installed-dev
 
 # Trainings to their end, and what starts several processes. With `-m real` and `-m vllm`, part of what a change must pass.
 test-long: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -m 'long and not slow' --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -m 'long and not slow and not gpu and not real and not vllm' --numprocesses 2 --dist loadfile
 
 test-real: $(VENV)/.installed-dev $(VENV)/.installed-model
 	$(BIN)/python -m pytest -m real

@@ -21,6 +21,9 @@ from trl_consistency.folder_lock import LOCK, locked_folder
 from trl_consistency.perturbations.card import made_with
 
 
+pytestmark = pytest.mark.long
+
+
 # What is not the same each time, and why.
 NOT_COMPARED = {
     "training_args.bin": "holds the options, `resume_from_checkpoint` among them",
@@ -291,7 +294,6 @@ def kill_and_go_on(room, name, kills, seed):
     check()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", ["targets", "bct"])
 def test_killed_twice(room, name):
     kill_and_go_on(room, name, 2, seed=0)
@@ -322,7 +324,6 @@ def run_both(room, *args, setup=None):
     return [of.code for of in ended].count(0)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     ["targets", "pairs", "convert", "evaluate", "lint", "bct", pytest.param("quickstart", marks=pytest.mark.slow)],
@@ -334,7 +335,6 @@ def test_two_at_once(room, name):
     assert room.files() == expected
 
 
-@pytest.mark.long
 def test_two_dry_runs_of_push(room):
     room.clear()
     save_adapter(room.work / "adapter")
@@ -344,7 +344,6 @@ def test_two_dry_runs_of_push(room):
     assert room.files() == before
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", ["pairs", "convert", "evaluate", "bct", "opct", "quickstart"])
 def test_folder_in_use(room, name):
     """Two with other options would leave a part of both."""
@@ -372,7 +371,6 @@ def _killed(*args):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.long
 def test_worker_of_the_quickstart_is_killed(room):
     room.clear()
     (room.path / "log").unlink(missing_ok=True)

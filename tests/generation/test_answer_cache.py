@@ -35,6 +35,7 @@ def expected(model):
     return generate(model)
 
 
+@pytest.mark.long
 def test_targets_are_the_same_with_a_cache_and_from_it(model, expected, tmp_path, monkeypatch):
     assert generate(model, tmp_path) == expected
     monkeypatch.setattr(model, "generate", lambda **_: pytest.fail("generated although cached"))

@@ -78,7 +78,9 @@ def test_as_peft(count, shape, bias):
     assert len(count) == 2
 
 
-@pytest.mark.parametrize("options", [{"use_rslora": True}, {"rank_pattern": {"inner": 3}, "alpha_pattern": {"outer": 9}}])
+@pytest.mark.parametrize(
+    "options", [{"use_rslora": True}, {"rank_pattern": {"inner": 3}, "alpha_pattern": {"outer": 9}}]
+)
 def test_scaling_of_each_layer(count, options):
     x = torch.randn(3, 6, dtype=torch.float64)
     theirs, ours = (results(model, x) for model in both(adapted(**options)))

@@ -108,6 +108,7 @@ def loaded():
     return load(Plan(), Path("no such folder"))
 
 
+@pytest.mark.long
 def test_sets_are_what_the_plan_says(loaded):
     sets, left_out = loaded
     assert [line.partition(":")[0] for line in left_out] == ["suggested_answer_truthfulqa", "are_you_sure_logiqa"]

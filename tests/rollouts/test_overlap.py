@@ -15,6 +15,9 @@ from tests.rollouts.test_vllm_engine import mismatches
 from trl_consistency import ConsistencyError, ConsistencyEvalCallback, OnPolicyConsistencyTrainer
 
 
+pytestmark = pytest.mark.long
+
+
 def make(served, tmp_path, model_dir, **others):  # noqa: F811
     settings = {"max_steps": 4, "learning_rate": 5e-2, "vllm_overlap": True, "per_device_train_batch_size": 4}
     settings |= {**options(served), **others}  # an epoch has four steps

@@ -17,6 +17,9 @@ from tests.rollouts.test_adapter_sync import lora, make_trainer
 from trl_consistency import ConsistencyError
 
 
+pytestmark = pytest.mark.long
+
+
 # Seconds: for faults that wait, and for others, where a busy machine must not look like one
 SHORT, LONG = 1.0, 30.0
 

@@ -31,6 +31,7 @@ def write_capability_data(folder):
     return folder
 
 
+@pytest.mark.long
 def test_capability_enters_the_same_report(options, adapters, model_dir, tokenizer, tmp_path, monkeypatch, capsys):
     """Each model's figures beside its rates, on the same items; the harness's part is in tests/evaluation/test_capability.py."""
     folder, asked = write_capability_data(tmp_path / "data"), []
@@ -84,6 +85,7 @@ def test_capability_enters_the_same_report(options, adapters, model_dir, tokeniz
     assert not (tmp_path / "out" / "capability.jsonl").exists()
 
 
+@pytest.mark.long
 def test_capability_reaches_the_card(options, model_dir, tmp_path, capsys):
     adapter = save_adapter(model_dir, tmp_path / "mine", 0)
     options[options.index("--adapters") + 1] = adapter

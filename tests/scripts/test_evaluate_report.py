@@ -84,6 +84,7 @@ def test_an_adapter_called_before_is_drawn_beside_its_base_model(options, model_
     assert drawn[-2:] == [("rates.png", ["before", "./before"]), ("outcomes.png", ["before", "./before"])]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fails", ["plot_outcomes", "add_results", "write_results"])
 def test_a_disk_that_fills_leaves_the_adapters_folder_as_it_was(options, model_dir, tmp_path, monkeypatch, fails):
     folder = tmp_path / "mine"

@@ -235,6 +235,7 @@ def _no_reader():
     return writing
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("flags", [[], ["--json"]])
 @pytest.mark.parametrize(
     ("place", "reason"),

@@ -22,8 +22,6 @@ from trl_consistency.scripts import consistency, on_policy_consistency
 
 
 KINDS = ("qwen3_5", "qwen3_next", "lfm2", "granitemoehybrid", "nemotron_h", "gemma4", "olmo3")
-# Where one is enough for the default tests
-ONE_BY_DEFAULT = [pytest.param(kind, marks=[] if kind == "qwen3_5" else pytest.mark.long) for kind in KINDS]
 # A layer of each that is to be in 4 bits: of those with a state, one that is not in attention
 LAYERS = {
     "qwen3_5": "linear_attn.in_proj_qkv",
@@ -49,8 +47,9 @@ def make_trainer(kind, trainer, folder, **options):
     return paired.make_trainer(folder, make_pairs(8, completion=False), method=["bct", "act"], **options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("trainer", ["paired", "opct"])
-@pytest.mark.parametrize("kind", ONE_BY_DEFAULT)
+@pytest.mark.parametrize("kind", KINDS)
 def test_resumed_run_equals_an_uninterrupted_one(tmp_path, kind, trainer):
     rows = 8 if trainer == "opct" else 4  # 4 pairs a step, each with 2 rollouts
     options = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 1, "per_device_train_batch_size": rows}
@@ -163,8 +162,9 @@ def quantised(folder, model_dir, kind, method, **options):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["bct", "act", "opct"])
-@pytest.mark.parametrize("kind", ONE_BY_DEFAULT)
+@pytest.mark.parametrize("kind", KINDS)
 def test_weights_in_4_bits(tmp_path, wide_dirs, kind, method):
     """The frozen weights stay as they are, and an evaluation on the way changes nothing."""
     plain = quantised(tmp_path / "plain", wide_dirs[kind], kind, method)

@@ -12,6 +12,9 @@ from trl_consistency import ConsistencyError, ConsistencyTrainer, OnPolicyConsis
 from trl_consistency.generation.answer_cache import fingerprint
 
 
+pytestmark = pytest.mark.long
+
+
 SHAPE = {
     "vocab_size": 384,
     "hidden_size": 32,

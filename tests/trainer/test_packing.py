@@ -19,6 +19,9 @@ from trl_consistency.passes import flat
 from trl_consistency.trainer.run.checks import check_padding_free_parallelism
 
 
+pytestmark = pytest.mark.long
+
+
 def make_uneven_pairs():
     """Every other pair has the longer prompt on its clean side."""
 

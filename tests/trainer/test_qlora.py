@@ -12,6 +12,9 @@ from tests.helpers.on_policy import LORA, make_on_policy_config
 from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
 
 
+pytestmark = pytest.mark.long
+
+
 NF4 = {
     "load_in_4bit": True,
     "bnb_4bit_quant_type": "nf4",

@@ -5,11 +5,13 @@ from typing import Any
 import torch
 from peft.tuners import lora
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+WHOLE = (Tensor, nn.Parameter, FakeTensor)  # not of a subclass that is sharded or quantized
 AUTOCAST_FROM = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -38,7 +40,7 @@ class FusedLoraLinear(lora.Linear):
         names = [name for name in self.active_adapters if name in self.lora_A]
         if self.disable_adapters or self.merged or len(names) != 1 or names[0] in self.lora_variant:
             return None
-        if type(x) not in (Tensor, nn.Parameter) or x.dim() < 2 or torch.compiler.is_compiling():
+        if type(x) not in WHOLE or x.dim() < 2 or torch.compiler.is_compiling():
             return None
         layer, first, second = self.base_layer, self.lora_A[names[0]], self.lora_B[names[0]]
         if not all(map(_is_plain, (layer, first, second))) or first.bias is not None or second.bias is not None:
@@ -58,7 +60,7 @@ class FusedLoraLinear(lora.Linear):
 
 def _is_plain(layer: nn.Module) -> bool:
     """Whether a layer does nothing but multiply by a plain matrix: it has no hooks, no other forward and no shards."""
-    is_linear = type(layer) is nn.Linear and type(layer.weight) is nn.Parameter
+    is_linear = type(layer) is nn.Linear and type(layer.weight) in WHOLE
     return is_linear and "forward" not in vars(layer) and not any(getattr(layer, hooks) for hooks in HOOKS)
 
 

@@ -77,6 +77,7 @@ def share(rows, name, label, of):
     return both / (as_read if of == "precision" else labelled)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("part", "label", "of"),
     [pytest.param(part, *aim, marks=[NOT_MET] if (part, *aim) in MISSED else []) for part in PARTS for aim in AIMS],

@@ -319,6 +319,7 @@ def test_composed_and_decomposed_letters_are_the_same():
     assert named_answers("A caf\u00e9, surely.", ["cafe\u0301"]) == ["cafe\u0301"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "part",
     [

@@ -2,6 +2,8 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.helpers.results import RESULTS, rate
 from trl_consistency.evaluation import Estimate, markdown_table, spread_table
 from trl_consistency.evaluation.report.tables import outcome_cells, rate_cells, spread_cells
@@ -66,6 +68,7 @@ def test_outcomes():
     }
 
 
+@pytest.mark.long
 def test_import_leaves_matplotlib_out():
     code = "import sys; from trl_consistency.evaluation import markdown_table, Estimate; print('matplotlib' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -149,6 +149,7 @@ def test_twenty_kills(processes, whole, tmp_path):
 # SIGTERM, Ctrl-C
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "number"),
     [slow("bct", signal.SIGTERM), ("act", signal.SIGINT), ("opct", signal.SIGTERM)],
@@ -373,6 +374,7 @@ def half_written(state, path):
     raise Killed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "place",
     [
