@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
-from types import MethodType
+from types import MethodType, SimpleNamespace
 from typing import Any, TypeVar, cast
 
 import torch
@@ -157,18 +157,21 @@ def take_out_autocast(model: Any) -> None:
 
 
 @contextmanager
-def scoring_labels_alone() -> Iterator[None]:
+def scoring_labels_alone(token_scores: Callable[..., Any]) -> Iterator[None]:
     """
-    Within it, TRL's fused head scores only the positions that have a label on CPUs too, and not all of the prompt.
+    Within it, TRL's fused head scores only the positions that have a label on CPUs too, and not all of the prompt. It does
+    so with `token_scores` instead of its kernel, whose arguments and results these are.
 
-    TRL does so on devices with Triton only, because some of the others compile anew for each number of positions.
+    TRL leaves prompts out on devices with Triton only, because some of the others compile anew for each number of positions.
     """
-    scores_labels = utils._use_triton
-    utils._use_triton = lambda device: device.type == "cpu" or scores_labels(device)
+    plain = {name: getattr(utils, name) for name in ("_use_triton", "_ChunkedLogProbFunction")}
+    utils._use_triton = lambda device: device.type == "cpu" or plain["_use_triton"](device)
+    utils._ChunkedLogProbFunction = SimpleNamespace(apply=token_scores)
     try:
         yield
     finally:
-        utils._use_triton = scores_labels
+        for name, value in plain.items():
+            setattr(utils, name, value)
 
 
 def complete_head(model: Any) -> None:

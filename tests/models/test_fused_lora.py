@@ -6,18 +6,23 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
+from torch.nn.modules.module import register_module_forward_hook
+from torch.utils.flop_counter import FlopCounterMode
 
 from trl_consistency.models.fused_lora import FusedLoraLinear, _LinearWithAdapter, fuse_adapters
 
 
 class Net(nn.Module):
+    """`between` is what comes between its layers."""
+
     def __init__(self, bias=True):
         super().__init__()
         self.inner = nn.Linear(6, 5, bias=bias)
         self.outer = nn.Linear(5, 4, bias=False)
+        self.between = torch.tanh
 
     def forward(self, x):
-        return self.outer(self.inner(x).tanh())
+        return self.outer(self.between(self.inner(x)))
 
 
 def adapted(dtype=torch.float64, base=torch.float64, bias=True, **options):
@@ -160,6 +165,136 @@ def test_gradient_checkpointing(count, reentrant):
     assert len(count) == 4
 
 
+@pytest.mark.parametrize("shape", [(3, 6), (2, 3, 6)], ids=str)
+@pytest.mark.parametrize("change", [torch.Tensor.relu_, lambda h: h.clamp_(-1, 1), lambda h: h.view(-1, 5).mul_(2)])
+def test_output_that_is_changed_in_place(count, change, shape):
+    model, fused = both(adapted())
+    for of in (model, fused):
+        of.base_model.model.between = change
+    x = torch.randn(*shape, dtype=torch.float64)
+    assert_alike(results(fused, x), results(model, x))
+    assert len(count) == 2
+
+
+def test_backward_inside_autocast():
+    """Of a forward outside it."""
+    model, fused = both(adapted(torch.float32, torch.float32))
+    x = torch.randn(3, 6)
+    found = []
+    for of in (model, fused):
+        ours = x.clone().requires_grad_()
+        output = of(ours)
+        with torch.autocast("cpu", torch.bfloat16):
+            output.square().sum().backward()
+        found.append([ours.grad, *(parameter.grad for parameter in of.parameters() if parameter.requires_grad)])
+    assert_alike(found[1], found[0], rtol=0.05, atol=1.0)
+    assert all(grad.dtype == torch.float32 for grad in found[1])
+
+
+def test_small_scaling_keeps_half_precision_finite():
+    """What is summed over tokens is scaled before."""
+    model, fused = both(adapted(torch.float16, torch.float16))
+    x = torch.full((4096, 6), 8.0, dtype=torch.float16)
+    for of in (model, fused):
+        for layer in layers(of):
+            layer.scaling["default"] = 2.0**-8
+        (of.base_model.model.inner(x) * 8).sum().backward()
+    for one, other in zip(fused.parameters(), model.parameters(), strict=True):
+        if other.grad is not None:
+            assert other.grad.isfinite().all()
+            torch.testing.assert_close(one.grad, other.grad, rtol=0.01, atol=0.1)
+
+
+def test_a_frozen_adapter_keeps_no_input():
+    """So the next operation may change it in place, as with PEFT."""
+    model, fused = both(adapted())
+    for of in (model, fused):
+        of.requires_grad_(False)
+        x = torch.ones(3, 6, dtype=torch.float64, requires_grad=True)
+        h = x * 1
+        output = of(h)
+        h.add_(1)
+        output.sum().backward()
+        of.found = x.grad
+    torch.testing.assert_close(fused.found, model.found)
+
+
+def test_a_base_that_is_no_parameter_but_trained(count):
+    """As in the copies of `nn.DataParallel`."""
+    model, fused = both(adapted())
+    found = []
+    for of in (model, fused):
+        layer = of.base_model.model.inner.base_layer
+        weight = layer.weight.detach().clone().requires_grad_()
+        del layer.weight
+        layer.weight = weight
+        of(torch.ones(3, 6, dtype=torch.float64)).square().sum().backward()
+        found.append(weight.grad)
+    torch.testing.assert_close(found[1], found[0])
+    assert len(count) == 1  # the other layer
+
+
+def second_derivative(model, x):
+    x = x.clone().requires_grad_()
+    (grad,) = torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+    grad.sum().backward()
+    return x.grad
+
+
+def test_a_second_derivative_is_an_error():
+    model, fused = both(adapted())
+    x = torch.randn(3, 6, dtype=torch.float64)
+    assert second_derivative(model, x).any()
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        second_derivative(fused, x)
+
+
+def per_row(model):
+    return lambda x: torch.func.vmap(model)(x)
+
+
+def counted(model):
+    def run(x):
+        with FlopCounterMode(display=False) as counter:
+            output = model(x)
+        return output * counter.get_total_flops()
+
+    return run
+
+
+def traced(model):
+    return torch.jit.trace(model, torch.randn(2, 3, 6, dtype=torch.float64), check_trace=False)
+
+
+def compiled(model):
+    return torch.compile(model, backend="eager", fullgraph=True)
+
+
+def of_meta(model):
+    model.to("meta")
+    return lambda x: torch.empty_like(model(x.to("meta")), device="cpu").zero_()
+
+
+def seen_by_a_global_hook(model):
+    def run(x):
+        handle = register_module_forward_hook(lambda module, args, output: names.append(type(module)))
+        names = []
+        try:
+            return model(x) * len(names)
+        finally:
+            handle.remove()
+
+    return run
+
+
+@pytest.mark.parametrize("way", [per_row, counted, traced, compiled, of_meta, seen_by_a_global_hook])
+def test_operations_that_are_looked_at_are_left_to_peft(count, way):
+    model, fused = both(adapted())
+    x = torch.randn(2, 3, 6, dtype=torch.float64)
+    assert torch.equal(way(fused)(x), way(model)(x))
+    assert not count
+
+
 def disabled(model):
     model.base_model.disable_adapter_layers()
 
@@ -187,6 +322,11 @@ def other_forward(model):
         layer.base_layer.forward = lambda x, plain=layer.base_layer.forward: plain(x) * 2
 
 
+def trained_scaling(model):
+    for layer in layers(model):
+        layer.scaling["default"] = torch.tensor(2.0, dtype=torch.float64)
+
+
 def trained_base(model):
     for layer in layers(model):
         layer.base_layer.weight.requires_grad_()
@@ -202,9 +342,20 @@ def trained_base(model):
         hook(lambda layer: layer.lora_A["default"]),
         hook(lambda layer: layer.lora_B["default"]),
         other_forward,
+        trained_scaling,
         trained_base,
     ],
-    ids=["disabled", "merged", "two adapters", "hook", "hook of A", "hook of B", "other forward", "trained base"],
+    ids=[
+        "disabled",
+        "merged",
+        "two adapters",
+        "hook",
+        "hook of A",
+        "hook of B",
+        "other forward",
+        "trained scaling",
+        "trained base",
+    ],
 )
 def test_left_to_peft(count, change):
     model, fused = both(adapted())
@@ -217,6 +368,16 @@ def test_left_to_peft(count, change):
     assert not count
 
 
+def test_dropout_in_place_is_left_to_peft(count):
+    model, fused = both(adapted())
+    for of in (model, fused):
+        layers(of)[1].lora_dropout["default"] = nn.Dropout(0.5, inplace=True)
+        of.base_model.model.between = lambda h: h * 2  # which keeps nothing
+    x = torch.randn(3, 6, dtype=torch.float64)
+    assert_alike(results(fused, x), results(model, x))
+    assert len(count) == 1  # the other layer
+
+
 @pytest.mark.parametrize("options", [{"use_dora": True}, {"lora_bias": True}])
 def test_other_kinds_are_left_to_peft(count, options):
     model, fused = both(adapted(torch.float32, torch.float32, **options))
@@ -226,7 +387,8 @@ def test_other_kinds_are_left_to_peft(count, options):
 
 
 def test_adapters_of_another_precision_are_left_to_peft(count):
-    model, fused = both(adapted(torch.float32, torch.bfloat16))
+    """And nothing is drawn before."""
+    model, fused = both(adapted(torch.float32, torch.bfloat16, lora_dropout=0.5))
     x = torch.randn(3, 6, dtype=torch.bfloat16)
     assert_alike(results(fused, x), results(model, x), rtol=0, atol=0)
     assert not count
@@ -235,6 +397,7 @@ def test_adapters_of_another_precision_are_left_to_peft(count):
 def test_it_stays_a_layer_of_peft(tmp_path):
     model, fused = both(adapted(torch.float32, torch.float32))
     x = torch.randn(3, 6)
+    assert repr(fused) == repr(model)
     torch.save(fused, tmp_path / "model.pt")
     loaded = torch.load(tmp_path / "model.pt", weights_only=False)
     torch.testing.assert_close(loaded(x), model(x))

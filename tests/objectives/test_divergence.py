@@ -1,6 +1,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
 from trl.kernels import chunked_divergence, chunked_logprob
 from trl.kernels.chunked_divergence import ChunkedDivergenceFunction
 
@@ -11,6 +12,7 @@ from trl_consistency.objectives.divergence import (
     shared_head_divergence,
     token_log_probs,
     token_log_probs_and_entropy,
+    token_scores,
 )
 
 
@@ -165,6 +167,63 @@ def test_shared_head_equals_trls(monkeypatch, rows, beta, temperature, dtype):
     assert not entropy.requires_grad
     torch.testing.assert_close(entropy, expected_entropy, rtol=1e-4, atol=1e-5)
     assert_close_with_gradients(values, expected.double(), [student], dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("temperature", "logit_scale"), [(1.0, 1.0), (2.0, 0.5)])
+@pytest.mark.parametrize("rows", [0, 1, 7, 130])
+def test_scores_of_a_frozen_head_equal_trls(monkeypatch, rows, temperature, logit_scale, dtype):
+    hidden, weight, _ = make_side(rows, 8, False, dtype)
+    labels = torch.arange(rows) * 5 % VOCABULARY
+    with torch.no_grad():
+        labels[::2] = (hidden @ weight.t()).argmax(-1)[::2]  # half of them are the likeliest
+    options = {"temperature": temperature, "logit_scale": logit_scale, "outputs": ("entropy", "is_top1")}
+    options["chunk_size"] = 16
+    theirs = token_scores(hidden, weight, None, labels, **options)  # the head is trained
+    expected = torch.autograd.grad(theirs[0].sin().sum(), hidden)[0]
+    monkeypatch.setattr(divergence.ChunkedLogProbFunction, "apply", None)
+    ours = token_scores(hidden, weight.detach(), None, labels, **options)
+    assert ours[2] is None
+    assert ours[3] is None
+    for place in (0, 1):
+        torch.testing.assert_close(ours[place].double(), theirs[place].double(), **TOLERANCE[torch.float32])
+    assert torch.equal(ours[4], theirs[4])
+    assert ours[4].sum() >= (rows + 1) // 2
+    assert not ours[1].requires_grad
+    grad = torch.autograd.grad(ours[0].sin().sum(), hidden)[0]
+    torch.testing.assert_close(grad, expected, rtol=1e-5, atol=1e-6)
+    with torch.no_grad():
+        again = token_scores(hidden, weight.detach(), None, labels, **options)
+    torch.testing.assert_close(again[0], ours[0].detach())
+
+
+def test_scores_of_a_frozen_head_take_two_products():
+    hidden, weight, _ = make_side(7, 8, False)
+    with FlopCounterMode(display=False) as counter:
+        token_scores(hidden, weight.detach(), None, torch.arange(7))[0].sum().backward()
+    assert counter.get_total_flops() == 2 * 2 * hidden.numel() * VOCABULARY
+    with FlopCounterMode(display=False) as counter:
+        token_scores(hidden.detach(), weight.detach(), None, torch.arange(7))
+    assert counter.get_total_flops() == 2 * hidden.numel() * VOCABULARY
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"bias": torch.zeros(VOCABULARY)},
+        {"softcap": 5.0},
+        {"outputs": ("mean_logits",)},
+        {"weight": torch.ones(VOCABULARY, 8).bfloat16()},
+        {"weight": torch.ones(VOCABULARY, 8, requires_grad=True)},
+    ],
+    ids=str,
+)
+def test_other_scores_are_trls(monkeypatch, change):
+    monkeypatch.setattr(divergence.ChunkedLogProbFunction, "apply", lambda *args: "TRL's")
+    side = {"hidden": torch.ones(2, 8), "weight": torch.ones(VOCABULARY, 8), "bias": None, **change}
+    assert token_scores(labels=torch.zeros(2).long(), **side) == "TRL's"
+    with torch.autocast("cpu", torch.bfloat16):
+        assert token_scores(torch.ones(2, 8), torch.ones(VOCABULARY, 8), None, torch.zeros(2).long()) == "TRL's"
 
 
 def test_shared_head_in_double():

@@ -9,7 +9,6 @@ from datasets import Dataset
 from peft import LoraConfig, PeftModel, TrainableTokensConfig, get_peft_model
 from transformers import LlamaForCausalLM, TrainingArguments
 from trl import SFTConfig, SFTTrainer
-from trl.trainer import utils
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.paired import LORA, losses, make_trainer
@@ -20,6 +19,8 @@ from trl_consistency import (
     InvalidPairsError,
     OnPolicyConsistencyConfig,
 )
+from trl_consistency.losses import supervised
+from trl_consistency.objectives.divergence import token_scores
 
 
 def trained_weights(trainer):
@@ -172,13 +173,12 @@ def test_the_head_reads_no_prompts(tmp_path, padding_free):
     trainer = make_trainer(
         tmp_path, pairs, eval_dataset=pairs, per_device_train_batch_size=8, padding_free=padding_free, **options
     )
-    apply = utils._ChunkedLogProbFunction.apply
 
     def noted(hidden, *args):
         read.append(len(hidden))
-        return apply(hidden, *args)
+        return token_scores(hidden, *args)
 
-    with patch.object(utils._ChunkedLogProbFunction, "apply", noted):
+    with patch.object(supervised, "token_scores", noted):
         trainer.train()
     answers = sum(len(row["completion_ids"]) for row in trainer.train_dataset)
     assert read == [answers, answers]

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..models.fused_lora import fuse_adapters
 from ..upstream import old_names_allowed
 from .setup import DTYPES, Setup, quantized_weights, without_memory
 from .steps import generate, head_loss, make_loss
@@ -78,8 +77,6 @@ def measure_memory(outline: nn.Module, setup: Setup) -> Memory:
 def _prepare(model: Any, setup: Setup) -> None:
     """Prepares the model as the trainers do."""
     model.train()
-    if not setup.load_in_4bit:
-        fuse_adapters(model)
     if setup.is_opct:
         for module in model.modules():
             if isinstance(module, nn.Dropout):

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ConsistencyError
+from ..objectives.divergence import token_scores
 from ..passes.blocks import base_model, find_blocks
 from ..passes.capture import needed_mask
 from ..passes.flat import FlatBatch
@@ -42,7 +43,7 @@ class ObservedModel:
             inputs["attention_mask"] = needed_mask(self.unwrapped, inputs["attention_mask"])
         # Without labels, the logits of all positions are asked for.
         labels = None if self.whole else inputs.get("labels")
-        with scoring_labels_alone(), _last_block_where_predicting(self.unwrapped, labels):
+        with scoring_labels_alone(token_scores), _last_block_where_predicting(self.unwrapped, labels):
             outputs = self.model(**inputs)
         if self.outputs is None and "log_probs" in outputs:
             self.outputs = outputs
@@ -103,7 +104,10 @@ def supervised_row_losses(
         inputs["attention_mask"] = needed_mask(unwrapped, inputs["attention_mask"])
     else:
         inputs = {**flat_inputs(inputs, flat), **flat.model_inputs(base_model(unwrapped))}
-    with scoring_labels_alone(), _last_block_where_predicting(unwrapped, None if whole else inputs["labels"]):
+    with (
+        scoring_labels_alone(token_scores),
+        _last_block_where_predicting(unwrapped, None if whole else inputs["labels"]),
+    ):
         outputs = model(**inputs, use_cache=False, fused_lm_head=True)
     losses = -outputs.log_probs  # (rows, tokens - 1), zero outside the completion
     if loss_type == "dft":

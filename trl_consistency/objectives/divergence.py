@@ -189,7 +189,7 @@ def _token_log_probs(
     # The kernel rounds logits to the dtype of the hidden states, or of autocast. In bfloat16 a logit of 20 is off by
     # up to 0.06, too much for differences of log-probabilities.
     with torch.autocast(hidden.device.type, enabled=False):
-        log_probs, entropy, *_ = ChunkedLogProbFunction.apply(
+        log_probs, entropy, *_ = token_scores(
             hidden.float(),
             weight,
             bias,
@@ -201,6 +201,77 @@ def _token_log_probs(
             extra_outputs,
         )
     return log_probs, entropy
+
+
+def token_scores(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    temperature: float = 1.0,
+    chunk_size: int = VOCAB_CHUNK_SIZE,
+    softcap: float | None = None,
+    logit_scale: float = 1.0,
+    outputs: tuple[str, ...] = (),
+) -> tuple[Tensor, Any, Any, Any, Any]:
+    """
+    As TRL's kernel, whose arguments and results these are: `log π(y)` of each position and, of `outputs`, `"entropy"`,
+    `"log_sum_sq_probs"`, `"mean_logits"` and `"is_top1"`.
+
+    With a frozen head on a CPU, the forward pass computes the gradient of the hidden states, too. This takes two
+    products with the head. The kernel takes three, because its backward pass computes the logits anew. Then only
+    `log π(y)` has a gradient.
+    """
+    is_plain = bias is None and softcap is None and not weight.requires_grad and not hasattr(weight, "ds_id")
+    in_one_dtype = hidden.dtype == weight.dtype and hidden.dtype in (torch.float32, torch.float64)
+    on_cpu = hidden.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
+    if is_plain and in_one_dtype and on_cpu and set(outputs) <= {"entropy", "is_top1"}:
+        log_probs, entropy, is_top1 = _FrozenHeadScores.apply(hidden, weight, labels, logit_scale / temperature)
+        return log_probs, entropy, None, None, is_top1
+    return ChunkedLogProbFunction.apply(
+        hidden, weight, bias, labels, temperature, chunk_size, softcap, logit_scale, outputs
+    )
+
+
+class _FrozenHeadScores(torch.autograd.Function):
+    """`log π(y)` of each position, its entropy, and whether `y` has the highest probability."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, scale: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        needs_grad = ctx.needs_input_grad[0]
+        rows = hidden if scale == 1 else hidden * scale
+        tokens = max(SHARED_HEAD_LOGITS // len(weight), SHARED_HEAD_TOKENS)
+        buffers = weight.new_empty(2, min(tokens, len(rows)), len(weight))
+        chunks = zip(rows.split(tokens), labels.split(tokens), strict=True)
+        parts = [_chunk_of_scores(chunk, weight, of, needs_grad, buffers) for chunk, of in chunks]
+        log_probs, entropy, is_top1, grad = (torch.cat(part) for part in zip(*parts, strict=True))
+        ctx.save_for_backward(grad.mul_(scale))
+        ctx.mark_non_differentiable(entropy, is_top1)
+        return log_probs, entropy, is_top1
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        (grad,) = ctx.saved_tensors
+        return grads[0][:, None] * grad, None, None, None
+
+
+def _chunk_of_scores(
+    hidden: Tensor, weight: Tensor, labels: Tensor, needs_grad: bool, buffers: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """
+    Returns the three scores, (n,), and the gradient of `log π(y)`, (n, H), or (n, 0) if it is not needed. `buffers` are two
+    tensors of at least n rows, (2, n, V), which are overwritten.
+    """
+    logits, log_probs = buffers[:, : len(hidden)]
+    torch.mm(hidden, weight.t(), out=logits)
+    is_top1 = logits.argmax(-1) == labels
+    torch.log_softmax(logits, -1, out=log_probs)
+    probs = torch.exp(log_probs, out=logits)
+    of_labels = log_probs.gather(-1, labels[:, None])[:, 0]
+    grad = weight[labels] - probs @ weight if needs_grad else hidden[:, :0]
+    return of_labels, -torch.linalg.vecdot(probs, log_probs), is_top1, grad
 
 
 def shared_head_divergence(
