@@ -149,4 +149,8 @@ def overlap(rival: str, size: Size) -> tuple[Callable[[], Any], dict[str, Any]]:
         max_completion_length=size.rollouts[2] // 2,
         max_steps=STEPS,
     )
-    return trainer.train, {}
+
+    def step() -> None:
+        trainer.train()
+
+    return step, {}

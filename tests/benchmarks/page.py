@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -89,9 +90,9 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def _machine(results: Results) -> str:
-    of = next(iter(results.values()))["machine"]
+    of = _usual(results)
     loads = [row["machine"]["load"] for row in results.values() if row["machine"]["load"] is not None]
-    text = f"Machine: {of['processor']}, {of['cores']} cores; Python {of['python']}, {_versions(of)}."
+    text = f"Machine, where a table names no other: {of['processor']}, {of['cores']} cores; Python {of['python']}, {_versions(of)}."
     if loads and max(loads) > 2:
         text += f" Other processes ran at the same time (load up to {max(loads):.0f})."
         waited = max(
@@ -102,6 +103,19 @@ def _machine(results: Results) -> str:
         text += f" Rivals waited for them up to {waited:.0%} of their time: ratios can be read, seconds "
         text += "hardly." if waited > 0.05 else "include what others did to memory and caches."
     return text
+
+
+def _usual(results: Results) -> dict[str, Any]:
+    """The machine of most rows."""
+    machines = [row["machine"] for row in results.values()]
+    processors = Counter(machine["processor"] for machine in machines)
+    return max(machines, key=lambda machine: processors[machine["processor"]])
+
+
+def _another(row: dict[str, Any], results: Results) -> str:
+    """Names the machine of a row that is not that of most."""
+    processor = row["machine"]["processor"]
+    return "" if processor == _usual(results)["processor"] else f"\n\nMeasured on another machine: {processor}."
 
 
 def _versions(machine: dict[str, Any]) -> str:
@@ -143,7 +157,8 @@ def _ratio_sections(results: Results) -> list[str]:
         lines = []
         for rival, of in row["rivals"].items():
             ratio = seconds(row["ratios"][rival]) if rival in row["ratios"] else ""
-            line = [rival, seconds(of["cpu"]), seconds(of["wall"]), f"{of['peak']:,.0f}", ratio]
+            peak = f"{of['peak']:,.0f}" if "peak" in of else "not recorded"
+            line = [rival, seconds(of["cpu"]), seconds(of["wall"]), peak, ratio]
             lines.append([*line, f"{shares[rival]:.2f}"] if shares else line)
         text = f"### {ROWS[name].about}\n\n{_table([*head, *(['share of the floor'] if shares else [])], lines)}"
         if ROWS[name].clock == "wall":
@@ -156,7 +171,7 @@ def _ratio_sections(results: Results) -> list[str]:
             )
         if name in ENGINES:
             text += f"\n\nWith {_versions(row['machine'])}."
-        sections.append(text)
+        sections.append(text + _another(row, results))
     return sections
 
 
@@ -180,7 +195,7 @@ def _data_sections(results: Results) -> list[str]:
         for rival, of in results[name]["rivals"].items():
             show = _once if of.get("turns") == 1 else seconds
             lines.append([_rows(rival), show(of["cpu"]), show(of["wall"]), f"{of['peak']:,.0f}"])
-        sections.append(f"### {row.about}\n\n{_table(head, lines)}")
+        sections.append(f"### {row.about}\n\n{_table(head, lines)}{_another(results[name], results)}")
     return sections
 
 

@@ -313,6 +313,8 @@ def test_the_page(tmp_path):
             }
         },
     }
+    rows["lint"]["machine"] = {**machine, "processor": "B"}
+    del rows["act_step"]["rivals"]["ours"]["peak"]
     for name, row in rows.items():
         (folder / "full" / f"{name}.json").write_text(json.dumps({"machine": machine, **row}))
     text = page.write_page(folder).read_text()
@@ -327,6 +329,9 @@ def test_the_page(tmp_path):
     assert "| wall seconds | 4 | 2 | -1.00 | -1 on free cores |" in text
     assert "Nobody has had a device yet." in text
     assert "busy" not in text
+    assert "Machine, where a table names no other: A, 2 cores" in text
+    assert text.count("Measured on another machine: B.") == 1
+    assert text.count("| not recorded |") == 1
     assert (folder / "ratios.png").stat().st_size > 1000
 
 

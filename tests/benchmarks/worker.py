@@ -22,7 +22,7 @@ def main(row: str, rival: str, size: str) -> None:
         turns.end()
         return
     peaks = [made.run() for _ in turns]
-    own_peak = {} if peaks[0] is None else {"peak": max(peaks)}
+    own_peak = {} if peaks[0] is None else {"peak": float(max(peaks))}
     turns.end(**own_peak, profile=top_of_profile(made.run) if made.facts.get("operations") else {})
 
 
