@@ -20,6 +20,7 @@ from trl_consistency import (
     OnPolicyConsistencyConfig,
 )
 from trl_consistency.losses import supervised
+from trl_consistency.objectives import divergence
 from trl_consistency.objectives.divergence import token_scores
 
 
@@ -182,6 +183,15 @@ def test_the_head_reads_no_prompts(tmp_path, padding_free):
         trainer.train()
     answers = sum(len(row["completion_ids"]) for row in trainer.train_dataset)
     assert read == [answers, answers]
+
+
+def test_a_frozen_head_is_multiplied_twice(tmp_path):
+    """Not three times, as by TRL's kernel: its backward pass computes the logits anew."""
+    pairs = make_pairs()
+    options = {"max_steps": 1, "eval_strategy": "steps", "eval_steps": 1, "lora": True}
+    trainer = make_trainer(tmp_path, pairs, eval_dataset=pairs, **options)
+    with patch.object(divergence.ChunkedLogProbFunction, "apply", lambda *args: pytest.fail("TRL's kernel")):
+        trainer.train()
 
 
 def test_weight_scales_the_loss(tmp_path):

@@ -215,8 +215,8 @@ def token_scores(
     outputs: tuple[str, ...] = (),
 ) -> tuple[Tensor, Any, Any, Any, Any]:
     """
-    As TRL's kernel, whose arguments and results these are: `log π(y)` of each position and, of `outputs`, `"entropy"`,
-    `"log_sum_sq_probs"`, `"mean_logits"` and `"is_top1"`.
+    As TRL's kernel, whose arguments and results these are: `log π(y)` of each position (`"log_probs"`) and, of `outputs`,
+    `"entropy"`, `"log_sum_sq_probs"`, `"mean_logits"` and `"is_top1"`.
 
     With a frozen head on a CPU, the forward pass computes the gradient of the hidden states, too. This takes two
     products with the head. The kernel takes three, because its backward pass computes the logits anew. Then only
@@ -225,7 +225,8 @@ def token_scores(
     is_plain = bias is None and softcap is None and not weight.requires_grad and not hasattr(weight, "ds_id")
     in_one_dtype = hidden.dtype == weight.dtype and hidden.dtype in (torch.float32, torch.float64)
     on_cpu = hidden.device.type == "cpu" and not torch.is_autocast_enabled("cpu")
-    if is_plain and in_one_dtype and on_cpu and set(outputs) <= {"entropy", "is_top1"}:
+    if is_plain and in_one_dtype and on_cpu and set(outputs) <= {"log_probs", "entropy", "is_top1"}:
+        hidden = hidden if torch.is_grad_enabled() else hidden.detach()  # whose gradient is not needed
         log_probs, entropy, is_top1 = _FrozenHeadScores.apply(hidden, weight, labels, logit_scale / temperature)
         return log_probs, entropy, None, None, is_top1
     return ChunkedLogProbFunction.apply(
