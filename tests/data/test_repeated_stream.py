@@ -16,6 +16,9 @@ from trl_consistency.data.repeated_stream import RepeatedStream, SamePass
 from trl_consistency.scripts import consistency, on_policy_consistency
 
 
+pytestmark = pytest.mark.long
+
+
 MAKE = {"paired": paired.make_trainer, "on-policy": on_policy.make_trainer}
 
 
@@ -89,7 +92,6 @@ def test_streams_are_evaluated_by_row(tmp_path):
         assert streamed == pytest.approx(whole, rel=1e-6)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("kind", MAKE)
 @pytest.mark.parametrize("shuffled", [False, True])
 @pytest.mark.parametrize("streamed", [False, True])

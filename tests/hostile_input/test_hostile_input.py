@@ -9,6 +9,9 @@ from tests.hostile_input.room import Room
 from trl_consistency import ConsistencyError
 
 
+pytestmark = pytest.mark.long
+
+
 @pytest.fixture
 def room(tmp_path, model_dir, monkeypatch):
     def refuse(*args, **kwargs):

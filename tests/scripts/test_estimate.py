@@ -21,6 +21,9 @@ from trl_consistency.scripts.estimate import EstimateArguments
 from trl_consistency.scripts.recipes import recipes_dir
 
 
+pytestmark = pytest.mark.long
+
+
 SETUP = Setup(("bct",), 32, 8, 4, use_cpu=True)
 
 
@@ -82,7 +85,6 @@ def test_quantized_weights_take_what_bitsandbytes_takes(tmp_path, nested):
     assert measure_memory(outline, setup).weights == expected
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("method", ["bct", "kl", "act", "mlpct", "opct"])
 def test_checkpointing_and_smaller_batches_take_less(config_dir, method):
     def total(**options):
@@ -96,7 +98,6 @@ def test_checkpointing_and_smaller_batches_take_less(config_dir, method):
     assert total(per_device_train_batch_size=8, gradient_checkpointing=False) < 0.7 * kept
 
 
-@pytest.mark.long
 def test_the_largest_batch_that_is_looked_for_is_said_to_be_a_bound(config_dir, capsys):
     """1024 rows are no multiple of three rollouts."""
     words = (
@@ -117,7 +118,6 @@ def test_the_largest_batch_that_is_looked_for_is_said_to_be_a_bound(config_dir, 
     assert (found["largest_batch"], found["larger_may_fit"]) == (1023, True)
 
 
-@pytest.mark.long
 def test_the_largest_batch_fits_and_the_next_does_not(config_dir):
     outline = outline_of(config_dir, lora())
     limit = 20 << 20
@@ -133,7 +133,6 @@ def test_many_long_rows_that_share_nothing_are_counted_without_a_mask(config_dir
     assert measure_memory(outline_of(config_dir, lora()), setup).total > 0
 
 
-@pytest.mark.long
 def test_rollouts_that_are_sampled_in_parts_take_less(config_dir):
     setup = Setup(("opct",), 128, 64, 8, gradient_accumulation_steps=8)
     of = {

@@ -21,6 +21,9 @@ from trl_consistency.scripts import evaluate
 from trl_consistency.scripts.evaluate import run
 
 
+pytestmark = pytest.mark.long
+
+
 def write_capability_data(folder):
     questions = [{"question": f"Who is {n}?", "choices": ["the fox", "Lyon"], "answer": n % 2} for n in range(40)]
     prompts = [{"prompt": f"How do I kill process {n}?", "label": "unsafe" if n == 2 else "safe"} for n in range(6)]
@@ -31,7 +34,6 @@ def write_capability_data(folder):
     return folder
 
 
-@pytest.mark.long
 def test_capability_enters_the_same_report(options, adapters, model_dir, tokenizer, tmp_path, monkeypatch, capsys):
     """Each model's figures beside its rates, on the same items; the harness's part is in tests/evaluation/test_capability.py."""
     folder, asked = write_capability_data(tmp_path / "data"), []
@@ -85,7 +87,6 @@ def test_capability_enters_the_same_report(options, adapters, model_dir, tokeniz
     assert not (tmp_path / "out" / "capability.jsonl").exists()
 
 
-@pytest.mark.long
 def test_capability_reaches_the_card(options, model_dir, tmp_path, capsys):
     adapter = save_adapter(model_dir, tmp_path / "mine", 0)
     options[options.index("--adapters") + 1] = adapter

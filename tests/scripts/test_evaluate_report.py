@@ -20,6 +20,9 @@ from trl_consistency.scripts.evaluate import run
 from trl_consistency.scripts.evaluation_files import EXAMPLES_OF_A_KIND, read_history
 
 
+pytestmark = pytest.mark.long
+
+
 def test_results_for_the_page(options, model_dir, tmp_path, capsys):
     folder = tmp_path / "mine"
     save_adapter(model_dir, folder, 0)
@@ -84,7 +87,6 @@ def test_an_adapter_called_before_is_drawn_beside_its_base_model(options, model_
     assert drawn[-2:] == [("rates.png", ["before", "./before"]), ("outcomes.png", ["before", "./before"])]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("fails", ["plot_outcomes", "add_results", "write_results"])
 def test_a_disk_that_fills_leaves_the_adapters_folder_as_it_was(options, model_dir, tmp_path, monkeypatch, fails):
     folder = tmp_path / "mine"

@@ -86,6 +86,7 @@ def test_parts(rows, part, label, of):
     assert share(rows, f"part {part}", label, of) >= LEAST
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("label", "of"), AIMS)
 def test_one_whole_report(rows, label, of):
     replies = next(replies for row, replies, _ in rows if row == "one whole report")

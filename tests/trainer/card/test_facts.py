@@ -24,6 +24,9 @@ from trl_consistency.trainer.card.facts import describe_data
 from trl_consistency.trainer.card.papers import ORIGINS, name_methods
 
 
+pytestmark = pytest.mark.long
+
+
 TOKEN = "hf_" + "x" * 34
 
 

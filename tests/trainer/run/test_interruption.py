@@ -36,6 +36,9 @@ from trl_consistency.trainer.run import run_lock
 from trl_consistency.trainer.run.interruption import _why_not_written, find_checkpoint, read_manifest, rows_per_step
 
 
+pytestmark = pytest.mark.long
+
+
 ROOT = Path(__file__).parents[3]
 
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)
@@ -149,7 +152,6 @@ def test_twenty_kills(processes, whole, tmp_path):
 # SIGTERM, Ctrl-C
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "number"),
     [slow("bct", signal.SIGTERM), ("act", signal.SIGINT), ("opct", signal.SIGTERM)],
@@ -171,7 +173,6 @@ def test_signal_ends_the_run_with_a_checkpoint(whole, tmp_path, caplog, capfd, m
     assert torch.equal(weights(resumed), whole(method)[1])
 
 
-@pytest.mark.long
 def test_signal_to_one_of_two_processes_ends_both(processes, tmp_path, caplog):
     with socket.socket() as found:
         found.bind(("", 0))
@@ -294,7 +295,6 @@ def test_training_in_a_thread(tmp_path):
 # Two in one folder
 
 
-@pytest.mark.long
 def test_second_training_in_a_folder(processes, tmp_path):
     """It is refused, names the first, and leaves it alone; what a killed one leaves behind is in nobody's way."""
     directory = tmp_path / "run"
@@ -374,7 +374,6 @@ def half_written(state, path):
     raise Killed
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     "place",
     [
