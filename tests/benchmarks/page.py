@@ -24,6 +24,8 @@ IN_WORDS = {
     "aten::mm": "matrix products",
     "aten::addmm": "matrix products",
     "aten::addmm_": "matrix products",
+    "_LinearWithAdapter": "code around the products of LoRA layers",
+    "_LinearWithAdapterBackward": "code around the products of LoRA layers",
     "aten::bmm": "matrix products of attention",
     "aten::_scaled_dot_product_flash_attention_for_cpu": "attention, forward",
     "aten::_scaled_dot_product_flash_attention_for_cpu_backward": "attention, backward",

@@ -21,8 +21,9 @@ def fuse_adapters(model: nn.Module) -> None:
 
     PEFT multiplies the adapter's output, which is as large as the layer's, by `s`, and adds it. Here a matrix product
     writes it into the layer's output, in the forward pass and in the backward pass. What a layer cannot compute so, such
-    as DoRA, quantized weights and several adapters, it computes as PEFT does. So it does where modules have hooks, and
-    where operations are traced or transformed (`torch.compile`, `torch.func`). A second derivative is an error.
+    as DoRA, quantized weights and several adapters, it computes as PEFT does. So it does without gradients, where modules
+    have hooks, and where operations are traced or transformed (`torch.compile`, `torch.func`). A second derivative is an
+    error.
     """
     for module in model.modules():
         if type(module) is lora.Linear:
@@ -33,7 +34,9 @@ class FusedLoraLinear(lora.Linear):
     """PEFT's layer, but for the way its forward pass is computed; see [`fuse_adapters`]."""
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        operands = None if args or kwargs or _is_traced() else self._operands(x)
+        # Without gradients, as in sampling a token at a time, PEFT is faster.
+        is_plain = torch.is_grad_enabled() and not (args or kwargs or _is_traced())
+        operands = self._operands(x) if is_plain else None
         if operands is None:
             return super().forward(x, *args, **kwargs)
         # A view that is made inside the function could not be changed in place.
