@@ -383,6 +383,7 @@ def test_arguments_arrive(colocated, tmp_path, model_dir):  # noqa: F811
         "max_num_seqs": 8,
         "tensor_parallel_size": 1,
         "trust_remote_code": False,
+        "hf_overrides": {"head_dtype": "float32"},  # the trainer computes in bfloat16
     }
     assert {name: llm.options[name] for name in expected} == expected
     reset, sampling = llm.calls

@@ -219,8 +219,8 @@ def token_scores(
     `"entropy"`, `"log_sum_sq_probs"`, `"mean_logits"` and `"is_top1"`.
 
     With a frozen head on a CPU, the forward pass computes the gradient of the hidden states, too. This takes two
-    products with the head. The kernel takes three, because its backward pass computes the logits anew. Then only
-    `log π(y)` has a gradient.
+    products with the head. The kernel takes three, because its backward pass computes the logits anew. The entropy has
+    no gradient there.
     """
     is_plain = bias is None and softcap is None and not weight.requires_grad and not hasattr(weight, "ds_id")
     in_one_dtype = hidden.dtype == weight.dtype and hidden.dtype in (torch.float32, torch.float64)
