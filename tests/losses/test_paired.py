@@ -29,6 +29,7 @@ from trl_consistency.data.collators import PairCollator
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.losses import paired
 from trl_consistency.losses.paired import Objectives, PairedLoss
+from trl_consistency.objectives.divergence import shared_head_divergence
 from trl_consistency.passes.capture import capture_states
 from trl_consistency.passes.reference import Reference
 
@@ -571,3 +572,29 @@ def test_the_reference_keeps_its_own_head_in_full_fine_tuning(tmp_path):
         tokens += len(row["completion_ids"])
     assert total / tokens > 1e-3
     assert trainer.evaluate(make_pairs(4))["eval_loss"] == pytest.approx(total / tokens, rel=1e-4)
+
+
+@pytest.mark.parametrize("with_metrics", [False, True])
+def test_both_divergences_of_a_frozen_head_agree(tmp_path, monkeypatch, with_metrics):
+    calls = []
+
+    def counted(*args):
+        calls.append(args)
+        return shared_head_divergence(*args)
+
+    monkeypatch.setattr(paired, "shared_head_divergence", counted)
+    args = config(tmp_path, ["kl"], log_consistency_metrics=with_metrics)
+    model = add_lora(make("llama"))
+    batch = make_batch(make_rows(), args)
+    runs = []
+    for _ in range(2):
+        losses, watched = PairedLoss(Objectives.of(args), model, Reference(model, adapter_off=True))(model, batch)
+        values = [of["kl"].sums for of in (losses, watched) if "kl" in of]
+        values += [of.sums for name, of in watched.items() if name == "reference_kl"]
+        grads = torch.autograd.grad(losses["kl"].sums.sum(), [p for p in model.parameters() if p.requires_grad])
+        runs.append([*values, *grads])
+        monkeypatch.setattr(paired, "_is_frozen_and_shared", lambda ours, theirs: False)
+    assert len(calls) == 1 + with_metrics
+    assert runs[0][0].abs().sum() > 1e-3
+    for ours, theirs in zip(*runs, strict=True):
+        assert_close(ours, theirs, rtol=1e-4, atol=1e-6)

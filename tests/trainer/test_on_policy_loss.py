@@ -20,9 +20,9 @@ from tests.helpers.on_policy import (
 )
 from trl_consistency import ConsistencyError
 from trl_consistency.data.rendering import render_prompt
+from trl_consistency.losses import paired
 from trl_consistency.objectives.divergence import shared_head_divergence
 from trl_consistency.passes import prefix_sharing
-from trl_consistency.rollouts import loss as rollout_loss
 
 
 class Gradients(TrainerCallback):
@@ -138,9 +138,9 @@ def test_both_divergences_of_a_frozen_head_agree(tmp_path, monkeypatch):
             calls.append(args)
             return shared_head_divergence(*args)
 
-        monkeypatch.setattr(rollout_loss, "shared_head_divergence", counted)
+        monkeypatch.setattr(paired, "shared_head_divergence", counted)
         if not shared:
-            monkeypatch.setattr(rollout_loss, "_is_frozen_and_shared", lambda ours, theirs: False)
+            monkeypatch.setattr(paired, "_is_frozen_and_shared", lambda ours, theirs: False)
         recorded = Gradients()
         trainer = make_trainer(tmp_path, lora=True, per_device_train_batch_size=8, max_steps=1, callbacks=[recorded])
         moved(trainer.model, scale=0.3)

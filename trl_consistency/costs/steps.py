@@ -268,9 +268,9 @@ def _divergence(model: nn.Module, setup: Setup, student: Tensor, reference: Tens
     head: Any = base_model(model).get_output_embeddings()
     if not setup.use_cpu:
         return _FusedHead.apply(student, head.weight, 2, torch.float32)
-    if setup.is_opct and head.bias is None and not head.weight.requires_grad:
-        return shared_head_divergence(student, reference, head.weight)[0].mean()
     beta = 1.0 if setup.is_opct else 0.0
+    if head.bias is None and not head.weight.requires_grad:
+        return shared_head_divergence(student, reference, head.weight, beta)[0].mean()
     return generalized_divergence(student, head.weight, head.bias, reference, head.weight, head.bias, beta)[0].mean()
 
 

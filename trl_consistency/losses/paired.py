@@ -10,7 +10,12 @@ from ..errors import ConsistencyError
 from ..log import get_logger
 from ..objectives.activation import activation_loss, layer_distances
 from ..objectives.attention import attention_divergence
-from ..objectives.divergence import kl_divergence, token_log_probs, token_log_probs_and_entropy
+from ..objectives.divergence import (
+    generalized_divergence,
+    shared_head_divergence,
+    token_log_probs,
+    token_log_probs_and_entropy,
+)
 from ..objectives.mlp import mlp_distance
 from ..passes.blocks import base_model, find_blocks, resolve_layers
 from ..passes.capture import Head, States, capture_states, head_of
@@ -62,9 +67,42 @@ class AnswerStates:
         with self.head.gathered():
             return token_log_probs_and_entropy(*self._tokens(labels, temperature))
 
+    def divergence(
+        self, reference: "AnswerStates", beta: float = 0.0, temperature: float = 1.0
+    ) -> tuple[Tensor, Tensor]:
+        """
+        The [`generalized_divergence`] from the reference at each token, and the entropy, (M,). `beta` 0 is the forward KL.
+        """
+        ours, theirs = self.head, reference.head
+        if _is_frozen_and_shared(ours, theirs):
+            return shared_head_divergence(self.hidden, reference.hidden, ours.weight, beta, temperature)
+        return generalized_divergence(
+            self.hidden,
+            ours.weight,
+            ours.bias,
+            reference.hidden,
+            theirs.weight,
+            theirs.bias,
+            beta,
+            temperature,
+            student_scale=ours.scale,
+            student_softcap=ours.softcap,
+            reference_scale=theirs.scale,
+            reference_softcap=theirs.softcap,
+        )
+
     def _tokens(self, labels: Tensor, temperature: float) -> tuple[Any, ...]:
         head = self.head
         return self.hidden, head.weight, head.bias, labels, head.scale, head.softcap, temperature
+
+
+def _is_frozen_and_shared(ours: Head, theirs: Head) -> bool:
+    """Whether to use [`shared_head_divergence`], which TRL's fused kernel replaces on GPUs."""
+    plain = ours.bias is None and ours.softcap is None and ours.scale == 1
+    # Under ZeRO-3, sharded weights all have the same data pointer.
+    is_whole = not hasattr(ours.weight, "ds_id")
+    one = is_whole and ours.weight.data_ptr() == theirs.weight.data_ptr()
+    return plain and one and not ours.weight.requires_grad and ours.weight.device.type == "cpu"
 
 
 class PairedLoss:
@@ -272,7 +310,7 @@ class PairedLoss:
             weights = log_probs.exp().detach() if self.objectives.loss_type == "dft" else 1
             losses["bct"] = _by_answer(-log_probs * weights, batch)
         if "kl" in self.objectives.method:
-            losses["kl"] = _by_answer(_divergence(student, reference), batch)
+            losses["kl"] = _by_answer(student.divergence(reference)[0], batch)
         return losses
 
     # Training only some of the parameters
@@ -358,18 +396,11 @@ def _log_probs(student: AnswerStates, batch: Batch) -> Tensor:
     return student.log_probs(batch["input_ids"][_positions(batch["response"], 1)])
 
 
-def _divergence(student: AnswerStates, reference: AnswerStates) -> Tensor:
-    head, frozen = student.head, reference.head
-    return kl_divergence(
-        student.hidden, head.weight, head.bias, reference.hidden, frozen.weight, frozen.bias, head.scale, head.softcap
-    )
-
-
 def _watch_answers(student: AnswerStates, reference: AnswerStates, batch: Batch) -> dict[str, RowLosses]:
     tokens = batch["response"][:, 2]
     return {
         "response_cross_entropy": RowLosses(_by_answer(-_log_probs(student, batch), batch), tokens),
-        "reference_kl": RowLosses(_by_answer(_divergence(student, reference), batch), tokens),
+        "reference_kl": RowLosses(_by_answer(student.divergence(reference)[0], batch), tokens),
     }
 
 

@@ -18,48 +18,6 @@ from .dtypes import at_least_float32
 SHARED_HEAD_LOGITS, SHARED_HEAD_TOKENS = 1 << 22, 64
 
 
-def kl_divergence(
-    student_hidden: Tensor,
-    student_weight: Tensor,
-    student_bias: Tensor | None,
-    reference_hidden: Tensor,
-    reference_weight: Tensor,
-    reference_bias: Tensor | None,
-    logit_scale: float = 1.0,
-    softcap: float | None = None,
-) -> Tensor:
-    """
-    `KL(sg π_0 ‖ π_θ) = Σ_v π_0(v) (log π_0(v) - log π_θ(v))` of each position, over the whole vocabulary.
-
-    This is BCT with soft targets: Chua et al. (arXiv 2403.05518) train on tokens sampled from the reference, and this
-    loss on its whole distribution. Han et al. (arXiv 2605.21834) compare both distributions on the student's tokens.
-
-    Args:
-        student_hidden, student_weight, student_bias, reference_hidden, reference_weight, reference_bias (`torch.Tensor`):
-            As in [`generalized_divergence`].
-        logit_scale (`float`, *optional*, defaults to `1.0`), softcap (`float`, *optional*):
-            The scale and the soft cap of both sides, as there.
-
-    Returns:
-        `torch.Tensor` of shape `(N,)`: In float32, in nats. Half-precision inputs are multiplied in their own dtype
-        and summed in float32.
-    """
-    divergence, _entropy = generalized_divergence(
-        student_hidden,
-        student_weight,
-        student_bias,
-        reference_hidden,
-        reference_weight,
-        reference_bias,
-        beta=0.0,
-        student_scale=logit_scale,
-        student_softcap=softcap,
-        reference_scale=logit_scale,
-        reference_softcap=softcap,
-    )
-    return divergence
-
-
 def generalized_divergence(
     student_hidden: Tensor,
     student_weight: Tensor,
@@ -78,8 +36,11 @@ def generalized_divergence(
     The generalized Jensen-Shannon divergence of each position, over the whole vocabulary, and the student's entropy.
 
     With `m = (1 - beta) π_θ + beta π_0`, it is `beta KL(π_0 ‖ m) + (1 - beta) KL(π_θ ‖ m)` for `beta` between 0 and 1,
-    the forward KL `KL(π_0 ‖ π_θ)` at 0 and the reverse KL `KL(π_θ ‖ π_0)` at 1. Han et al. (arXiv 2605.21834) train on
-    the reverse KL, which they estimate from the sampled token. Only the student gets a gradient.
+    the forward KL `KL(π_0 ‖ π_θ)` at 0 and the reverse KL `KL(π_θ ‖ π_0)` at 1. Only the student gets a gradient.
+
+    The forward KL is BCT with soft targets: Chua et al. (arXiv 2403.05518) train on tokens sampled from the reference,
+    and this on its whole distribution. Han et al. (arXiv 2605.21834) train on the reverse KL, which they estimate from
+    the sampled token.
 
     Args:
         student_hidden (`torch.Tensor` of shape `(N, H)`):
@@ -104,7 +65,8 @@ def generalized_divergence(
             Soft cap of each side's scaled logits, `softcap · tanh(logits / softcap)`.
 
     Returns:
-        `tuple[torch.Tensor, torch.Tensor]` of shape `(N,)`: Divergence and entropy, in float32, in nats.
+        `tuple[torch.Tensor, torch.Tensor]` of shape `(N,)`: Divergence and entropy, in float32, in nats. Half-precision
+        inputs are multiplied in their own dtype and summed in float32.
     """
     return ChunkedDivergenceFunction.apply(
         student_hidden,
@@ -135,7 +97,7 @@ def token_log_probs(
     """
     `log π(y)` of each position.
 
-    The head must be whole: unlike [`kl_divergence`], this does not gather the shards of ZeRO-3.
+    The head must be whole: unlike [`generalized_divergence`], this does not gather the shards of ZeRO-3.
 
     Args:
         hidden (`torch.Tensor` of shape `(N, H)`):

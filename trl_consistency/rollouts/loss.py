@@ -7,9 +7,8 @@ from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
 from ..log import get_logger
 from ..losses.paired import AnswerStates
 from ..losses.row_losses import RowLosses, of_batch
-from ..objectives.divergence import generalized_divergence, shared_head_divergence
 from ..passes.blocks import find_blocks
-from ..passes.capture import Head, States, head_of
+from ..passes.capture import States, head_of
 from ..passes.load_balancing import Routing, load_balancing_loss
 from ..passes.prefix_sharing import PrefixSharing
 from ..passes.prefix_strategies import rope_of_length
@@ -148,23 +147,7 @@ class RolloutLoss:
 
     def _divergence(self, student: AnswerStates, reference: AnswerStates) -> dict[str, Tensor]:
         """`D(π_θ(·|p, y_<t), π_0(·|c, y_<t))`, over the whole vocabulary."""
-        ours, theirs, options = student.head, reference.head, (self.args.beta, self.args.loss_temperature)
-        if _is_frozen_and_shared(ours, theirs):
-            divergence, entropy = shared_head_divergence(student.hidden, reference.hidden, ours.weight, *options)
-        else:
-            divergence, entropy = generalized_divergence(
-                student.hidden,
-                ours.weight,
-                ours.bias,
-                reference.hidden,
-                theirs.weight,
-                theirs.bias,
-                *options,
-                student_scale=ours.scale,
-                student_softcap=ours.softcap,
-                reference_scale=theirs.scale,
-                reference_softcap=theirs.softcap,
-            )
+        divergence, entropy = student.divergence(reference, self.args.beta, self.args.loss_temperature)
         return {"loss": divergence, "divergence": divergence.detach(), "entropy": entropy}
 
     def _policy_gradient(
@@ -223,12 +206,3 @@ def importance_weights(log_ratio: Tensor, args: OnPolicyConsistencyConfig) -> Te
 def _compared(rollouts: Rollouts, name: str) -> Tensor:
     """Returns a part of the rollouts, (B, T), at the compared tokens, (M,)."""
     return rollouts[name][rollouts["loss_mask"].bool()]
-
-
-def _is_frozen_and_shared(ours: Head, theirs: Head) -> bool:
-    """Whether to use [`shared_head_divergence`], which TRL's fused kernel replaces on GPUs."""
-    plain = ours.bias is None and ours.softcap is None and ours.scale == 1
-    # Under ZeRO-3, sharded weights all have the same data pointer.
-    is_whole = not hasattr(ours.weight, "ds_id")
-    one = is_whole and ours.weight.data_ptr() == theirs.weight.data_ptr()
-    return plain and one and not ours.weight.requires_grad and ours.weight.device.type == "cpu"
