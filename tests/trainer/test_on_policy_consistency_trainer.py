@@ -165,6 +165,17 @@ def test_evaluation_is_the_token_mean_of_its_own_rollouts(tmp_path, batch):
         assert metrics[f"eval_{name}_entropy"] > 0
 
 
+def test_each_of_several_sets_logs_under_its_name(tmp_path):
+    """What the engine's rollouts are logged by had one name for all sets, of which trackers keep the last."""
+    held_out = uneven_pairs(5)
+    trainer = make_trainer(tmp_path, eval_dataset={"a": held_out, "b": held_out.select([0])})
+    replay(trainer, likelihood=likelihood).evaluate()
+    of_a, of_b = trainer.state.log_history
+    for entry, name in ((of_a, "a"), (of_b, "b")):
+        assert entry[f"eval_{name}_sampling/sampling_logp_difference/mean"] > 0
+        assert all(key.startswith(f"eval_{name}_") for key in entry.keys() - {"epoch", "step"})
+
+
 def test_the_training_pairs_are_evaluated_by_as_many_rollouts(tmp_path):
     trainer = make_trainer(tmp_path, uneven_pairs(5), num_generations_eval=3)
     reference = copy.deepcopy(trainer.model)

@@ -556,6 +556,11 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         # The parent's means of batches; the metrics hold those of the whole data set.
         for name in [name for name in self._metrics["eval"] if name.startswith("completions/")]:
             del self._metrics["eval"][name]
+        # TRL's trainer puts "eval_" before the others, also where a set's name follows.
+        named = metric_key_prefix.removeprefix("eval_")
+        if named != metric_key_prefix:
+            for name in list(self._metrics["eval"]):
+                self._metrics["eval"][f"{named}_{name}"] = self._metrics["eval"].pop(name)
         self._tables["eval"].log(f"{metric_key_prefix}_completions", self.state.global_step)
         return output
 
