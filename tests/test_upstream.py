@@ -204,6 +204,7 @@ def test_engine_class_makes_and_asks_vllm_as_the_adapter_needs():
         "self.vllm_client = VLLMClient(",
         "self.vllm_client.init_communicator(device=accelerator.device)",
         "self.llm.generate(vllm_prompts, sampling_params=sampling_params, use_tqdm=False)",
+        "sampling_params = SamplingParams(**generation_kwargs)",
     ):
         assert engine.count(line) == 1, line
     assert "dtype=" not in inspect.getsource(vllm_generation.VLLMGeneration._init_vllm)

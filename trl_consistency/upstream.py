@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
+from inspect import signature
 from types import MethodType, SimpleNamespace
 from typing import Any, TypeVar, cast
 
@@ -60,6 +61,7 @@ __all__ = [
     "unwrap_model_for_generation",
     "use_adapter",
     "vllm_options",
+    "vllm_sampling_options",
 ]
 
 
@@ -186,6 +188,13 @@ def load_vllm_generation() -> Any:
     from trl.generation.vllm_generation import VLLMGeneration
 
     return VLLMGeneration
+
+
+def vllm_sampling_options() -> set[str]:
+    """Returns the names of the options of vLLM's `SamplingParams`."""
+    from trl.generation import vllm_generation
+
+    return {name for name in signature(vllm_generation.SamplingParams).parameters if not name.startswith("_")}
 
 
 @contextmanager

@@ -82,6 +82,14 @@ FAULTY = {
         {"use_vllm": True, "vllm_mode": "server", "vllm_gpu_memory_utilization": 0.5},
         "`vllm_gpu_memory_utilization` is set, but it is for `vllm_mode: colocate`",
     ),
+    "temperature that vLLM does not have": (
+        {"use_vllm": True, "temperature": 0.001},
+        r"`temperature` is 0.001, and vLLM \(`use_vllm`\) would sample at 0.01",
+    ),
+    "rollouts that stop at a text, left out": (
+        {"use_vllm": True, "generation_kwargs": {"stop": ["x"]}, "mask_truncated_completions": True},
+        "those that stopped would be left out",
+    ),
     "one seed for all rollouts": (
         {"use_vllm": True, "generation_kwargs": {"seed": 1}},
         "`generation_kwargs` sets `seed`. Set the option `seed`",

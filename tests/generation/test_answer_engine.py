@@ -1,6 +1,7 @@
 """One engine for several models, without vLLM: what it keeps for the models that are asked later."""
 
-from trl_consistency.generation.answer_engine import AnswerEngine
+from tests.helpers.vllm_stand_in import served  # noqa: F401
+from trl_consistency.generation.answer_engine import ONE, AnswerEngine, EngineOnServer
 
 
 class Echo:
@@ -32,3 +33,23 @@ def test_models_that_are_asked_later_get_the_answers_to_their_own_prompts():
     assert backend.asked == [["base", "adapter"]] * 2
     assert adapter(sets[0], 4) == [[7, 5, 6], [7, 7]]
     assert backend.asked[2:] == [["adapter"]]
+
+
+def test_answers_that_a_server_broke_off_are_asked_for_again(served, model_dir):  # noqa: F811
+    """It gives the tokens that it has, with status 200, for one when its generation is paused."""
+    engine = EngineOnServer(served.url, str(model_dir), {ONE: None}, 1, 5.0, "test")
+    engine.start()
+    asked = [[5, 6, 7], [8, 9]], [ONE], {"temperature": 0.0, "max_tokens": 4, "stop_token_ids": [2]}
+    expected = engine.answer(*asked)
+    complete, breaks = served.complete, ["once"]
+
+    def broken_off(**body):
+        reply = complete(**body)
+        if breaks:
+            breaks.pop()
+            reply["choices"][0] |= {"token_ids": reply["choices"][0]["token_ids"][:1], "finish_reason": "abort"}
+        return reply
+
+    served.complete = broken_off
+    assert engine.answer(*asked) == expected
+    assert not breaks

@@ -9,9 +9,11 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
+from trl.generation import vllm_generation
 from trl.generation.vllm_generation import VLLMGeneration
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.vllm_stand_in import SamplingParams
 from trl_consistency import ConsistencyError, ConsistencyTrainer
 from trl_consistency.generation import vllm_engine as vllm_engine
 
@@ -70,6 +72,7 @@ def installed(monkeypatch):
         "trl_consistency.trainer.run.checks.find_spec", lambda name: True if name == "vllm" else find_spec(name)
     )
     monkeypatch.setattr(vllm_engine, "load_vllm_generation", lambda: Engine)
+    monkeypatch.setattr(vllm_generation, "SamplingParams", SamplingParams, raising=False)
     monkeypatch.setattr(Engine, "made", [])
     return Engine.made
 
@@ -189,6 +192,12 @@ def test_cache_tells_the_engines_apart(installed, tmp_path, model_dir):
     assert len(installed) == 1
 
 
+def test_options_that_vllm_does_not_have(installed, tmp_path, model_dir):
+    with pytest.raises(ConsistencyError, match="`generation_kwargs` has the unknown key `min_new_tokens`"):
+        make_trainer(tmp_path, str(model_dir), use_vllm=True, generation_kwargs={"min_new_tokens": 2})
+    assert not installed
+
+
 def with_adapter(model_dir):
     model = AutoModelForCausalLM.from_pretrained(model_dir)
     return get_peft_model(model, LoraConfig(r=4, target_modules="all-linear"))
@@ -215,6 +224,28 @@ def test_model_that_cannot_be_loaded_by_its_name_is_refused(installed, tmp_path,
         make_trainer(tmp_path, str(model_dir), use_vllm=True, model_init_kwargs={"revision": "v2"})
 
 
+def test_model_whose_files_are_another_model_is_refused(installed, tmp_path, model_dir):
+    """The engine would answer as the model in the files, and not as the reference."""
+    model = AutoModelForCausalLM.from_pretrained(model_dir)
+    with torch.no_grad():
+        model.lm_head.weight.mul_(1.1)
+    with pytest.raises(ConsistencyError, match=r"weights of this one \(such as lm_head.weight\) differ from those in"):
+        make_trainer(tmp_path, model, use_vllm=True)
+    with pytest.raises(ConsistencyError, match=r"whose config is another one than here \(rms_norm_eps\)"):
+        make_trainer(tmp_path, str(model_dir), use_vllm=True, model_init_kwargs={"rms_norm_eps": 0.1})
+    rounded = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.bfloat16)
+    make_trainer(tmp_path, rounded, use_vllm=True)
+
+
+def test_targets_that_the_engine_would_cut(installed, tmp_path, model_dir):
+    trainer = make_trainer(tmp_path, str(model_dir), use_vllm=True)
+    longest = max(map(len, trainer.train_dataset["clean_ids"]))
+    trainer = make_trainer(tmp_path, str(model_dir), use_vllm=True, vllm_max_model_length=longest + 7)
+    with pytest.raises(ConsistencyError, match=f"has {longest} tokens.*up to 8. Raise it to at least {longest + 8}"):
+        trainer.generate_targets()
+    assert not list(tmp_path.rglob("batch-*.json"))
+
+
 def test_eight_bits_are_refused(installed, tmp_path, model_dir):
     class Config:
         load_in_8bit = True
@@ -238,6 +269,7 @@ def test_not_installed(tmp_path, model_dir, monkeypatch):
         ({"vllm_mode": "server"}, r"`vllm_mode` can only be 'colocate'.*`trl-consistency targets`"),
         ({"use_vllm": True, "regenerate_targets_every": 1}, "cannot be used with `regenerate_targets_every`"),
         ({"use_vllm": True, "generation_kwargs": {"seed": 1}}, "`generation_kwargs` sets `seed`"),
+        ({"use_vllm": True, "temperature": 0.001}, r"vLLM \(`use_vllm`\) would sample at 0.01, its lowest"),
         ({"vllm_model_impl": "jax"}, "`vllm_model_impl` must be 'transformers' or 'vllm'"),
         ({"vllm_gpu_memory_utilization": 0.0}, "`vllm_gpu_memory_utilization` must be above 0"),
         ({"vllm_max_model_length": 0}, "`vllm_max_model_length` must be at least 1"),

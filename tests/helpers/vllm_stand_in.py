@@ -128,6 +128,7 @@ class LLM:
 
     def __init__(self, **options):
         forget_processes()
+        torch.manual_seed(options.get("seed", 0))  # as vLLM does in its process
         self.options, self.calls = options, []
         self.held = HeldModel(options["model"])
         runner = SimpleNamespace(model_runner=SimpleNamespace(model=self.held))

@@ -339,6 +339,36 @@ CASES: list[Case] = [
         lambda room: room.train(temperature=0.0, command="on-policy-consistency"),
     ),
     Case(
+        "temperature that vLLM raises",
+        "A temperature below the lowest of vLLM",
+        "`temperature` is 0.001, and vLLM (`use_vllm`) would sample at 0.01, its lowest. Raise it, or leave `use_vllm` out.",
+        lambda room: room.train(use_vllm=True, temperature=0.001, command="on-policy-consistency"),
+    ),
+    Case(
+        "temperature that a server raises",
+        "A temperature below the lowest of a vLLM server that makes the targets",
+        "`temperature` is 0.001, and vLLM (`engine`) would sample at 0.01, its lowest. Raise it, or leave `engine` out.",
+        lambda room: room.train(engine=SERVER, temperature=0.001),
+    ),
+    Case(
+        "temperature that an evaluation's engine raises",
+        "A temperature below the lowest of vLLM, in an evaluation",
+        "`temperature` is 0.001, and vLLM (`engine`) would sample at 0.01, its lowest. Raise it, or use `--engine transformers`.",
+        lambda room: room.evaluate([PAIR], "--engine", SERVER, "--temperature", "0.001"),
+    ),
+    Case(
+        "rollouts that stop at a text, left out",
+        "Rollouts that end at a text, where those without an end-of-turn token are left out",
+        "`mask_truncated_completions` leaves out rollouts without an end-of-turn token, and `generation_kwargs` sets `stop`, which ends "
+        "them without one: those that stopped would be left out. Leave one of them out.",
+        lambda room: room.train(
+            use_vllm=True,
+            generation_kwargs={"stop": ["User:"]},
+            mask_truncated_completions=True,
+            command="on-policy-consistency",
+        ),
+    ),
+    Case(
         "folder of adapters without a server",
         "A folder for a vLLM server's adapters, without a server",
         "`vllm_adapter_dir` is set, but no server gets the adapter: it is for `vllm_mode: server` without `vllm_sync: weights`. Leave it out.",
@@ -428,6 +458,13 @@ CASES: list[Case] = [
         "`engine` http://127.0.0.1:8000 takes the main revision of a model, and the model's is `v2`. Download that revision and give its "
         "folder as the model, or leave `engine` out.",
         lambda room: room.train(engine=SERVER, model_revision="v2"),
+    ),
+    Case(
+        "targets of a server, for a changed config",
+        "A server that makes the targets of a model whose config is changed here",
+        "`engine` http://127.0.0.1:8000 loads the model from its files, whose config is another one than here (rms_norm_eps). Change "
+        "config.json in a copy of the model and name that, or leave `engine` out.",
+        lambda room: room.train(engine=SERVER, model_init_kwargs={"rms_norm_eps": 0.1}),
     ),
     Case(
         "targets of a server, for rounded weights",

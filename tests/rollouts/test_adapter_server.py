@@ -72,6 +72,42 @@ def test_a_server_that_forgets_the_adapter_gets_it_again(served, tmp_path, model
         trainer.rollout_engine([[5, 6]], 2, 8)
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_server_samples_without_defaults_of_the_model(whole, served, tmp_path, model_dir):  # noqa: F811
+    """It takes what a request does not say from the model's generation_config.json."""
+    served.defaults = {
+        **{"repetition_penalty": 50.0, "presence_penalty": 1.0, "frequency_penalty": 1.0},
+        **{"temperature": 0.1, "top_k": 1, "top_p": 0.1, "min_p": 0.9},
+    }
+    own = {"generation_kwargs": {"frequency_penalty": 0.5}, "vllm_check_every": 0}
+    trainer = make_trainer(
+        tmp_path, str(model_dir), None if whole else lora(), max_steps=1, **own, **options(served)
+    )  # fmt: skip
+    trainer.train()
+    trainer.rollout_engine.greedy([[5, 6]], 4)
+    rollouts, greedy = (body for path, body in served.requests if path == "/v1/completions")
+    for body, penalty in ((rollouts, 0.5), (greedy, 0.0)):
+        assert served.defaults.keys() <= body.keys()
+        assert (body["presence_penalty"], body["frequency_penalty"]) == (0.0, penalty)
+
+
+def test_a_server_is_not_asked_for_what_is_not_used(served, tmp_path, model_dir):  # noqa: F811
+    own = {"repetition_penalty": 1.1, "vllm_importance_sampling_correction": False}
+    trainer = make_trainer(tmp_path, str(model_dir), lora(), max_steps=1, **own, **options(served))
+    trainer.train()
+    assert trainer.state.global_step == 1
+    assert all(body["logprobs"] is None for path, body in served.requests if path == "/v1/completions")
+
+
+def test_options_that_vllm_does_not_have(served, tmp_path, model_dir):  # noqa: F811
+    """A server would only leave them out."""
+    with pytest.raises(ConsistencyError, match=r"unknown key `frequncy_penalty`\. Did you mean `frequency_penalty`"):
+        make_trainer(
+            tmp_path, str(model_dir), lora(), generation_kwargs={"frequncy_penalty": 0.5}, **options(served)
+        )  # fmt: skip
+    assert not served.requests
+
+
 def test_a_server_that_fails_for_good(served, tmp_path, model_dir):  # noqa: F811
     trainer = make_trainer(tmp_path, str(model_dir), lora(), max_steps=2, **options(served))
 

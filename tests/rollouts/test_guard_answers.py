@@ -57,5 +57,7 @@ def test_an_engine_whose_context_is_too_short(colocated, tmp_path, model_dir):  
     trainer = make_trainer(tmp_path, str(model_dir), lora(), vllm_max_model_length=64)
     longest = max(len(row["perturbed_ids"]) for row in trainer.train_dataset)
     assert answers(trainer, trainer._answering_engine(64 - longest))
-    with pytest.raises(ConsistencyError, match=f"`vllm_max_model_length` is 64.*has {longest} tokens.*Raise it to 65"):
+    with pytest.raises(
+        ConsistencyError, match=f"is 64, which.*of the guard.*has {longest} tokens.*Raise it to at least 65"
+    ):
         answers(trainer, trainer._answering_engine(65 - longest))

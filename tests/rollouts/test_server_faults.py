@@ -93,9 +93,24 @@ COMPLETIONS, LOAD, UNLOAD, HEALTH = (
 )  # fmt: skip
 KILLED = ConnectionAbortedError()
 
+
+def breaks_off(server):
+    """As a server whose generation is paused: it gives the tokens that it has."""
+
+    def action(body):
+        choices = server.complete(**body)["choices"]
+        for choice in choices:
+            told = {name: values[:1] for name, values in choice["logprobs"].items()}
+            choice |= {"token_ids": choice["token_ids"][:1], "logprobs": told, "finish_reason": "abort"}
+        return {"choices": choices}
+
+    return action
+
+
 # Each: what is done to the server, and how often the path was asked at least
 RETRIED = {
     "killed in a step, and back without its adapter": lambda s: instead(s, COMPLETIONS, forgets(s), 1, 1),
+    "answers broken off in a step": lambda s: instead(s, COMPLETIONS, breaks_off(s), 1, 1),
     "back without its adapter between two steps": lambda s: instead(
         s, COMPLETIONS, lambda body: s.adapters.clear(), 1, 1
     ),

@@ -134,6 +134,21 @@ def test_weights_are_those_of_a_merged_model(kind, dtype):
     assert all(torch.equal(after[name], weight) for name, weight in before.items())
 
 
+@pytest.mark.parametrize("kind", ADAPTERS)
+def test_weights_without_the_adapter_are_those_of_the_base(kind):
+    make, config = ADAPTERS[kind]
+    trained = get_peft_model(make(), copy.deepcopy(config))
+    expected = bits(make())
+    model = adapted(make(), copy.deepcopy(config))
+    with model.disable_adapter():
+        sent = dict(policy_weights(model))
+    assert sent.keys() == expected.keys()
+    named = trained.get_base_model().named_parameters()
+    own = {name.replace(".base_layer", "") for name, of in named if of.requires_grad}
+    for name, weight in sent.items():  # biases of the base are trained themselves
+        assert torch.equal(weight, expected[name]) or name in own
+
+
 @pytest.mark.parametrize("dora", [False, True])
 def test_four_bit_weights_are_sent_in_full(model_dir, dora):
     model = adapted(make_nf4(model_dir), LoraConfig(**LORA, use_dora=dora))
@@ -183,7 +198,7 @@ def test_one_copy_at_a_time():
 def make_trainer(tmp_path, model, lora=False, pairs=None, callbacks=None, eval_dataset=None, **options):
     return OnPolicyConsistencyTrainer(
         model=model,
-        args=make_on_policy_config(tmp_path, use_vllm=True, vllm_sync="weights", **options),
+        args=make_on_policy_config(tmp_path, use_vllm=True, **{"vllm_sync": "weights", **options}),
         train_dataset=uneven_pairs() if pairs is None else pairs,
         eval_dataset=eval_dataset,
         processing_class=make_tokenizer(),
@@ -390,6 +405,45 @@ def test_arguments_arrive(colocated, tmp_path, model_dir):  # noqa: F811
     assert reset == "reset"
     assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.repetition_penalty) == (0.7, 0.9, 20, 1.1)
     assert (sampling.max_tokens, sampling.min_tokens, sampling.logprobs, sampling.stop_token_ids) == (8, 2, 0, [2])
+
+
+def test_the_seed_decides_after_the_engine_was_made(colocated, tmp_path, model_dir):  # noqa: F811
+    """The engine seeds the random numbers of its process."""
+    drawn = []
+    for seed in (1, 2, 1):
+        make_trainer(tmp_path, str(model_dir), seed=seed)
+        drawn.append(torch.rand(1).item())
+    assert drawn[0] == drawn[2] != drawn[1]
+
+
+def test_rollouts_that_the_engine_would_cut(colocated, tmp_path, model_dir):  # noqa: F811
+    """vLLM ends an answer where its context does."""
+    longest = max(len(render_prompt(make_tokenizer(), row["perturbed_prompt"])) for row in uneven_pairs())
+    with pytest.raises(
+        ConsistencyError, match=f"is {longest + 7}, which would cut the answers: .*Raise it to at least {longest + 8}"
+    ):
+        make_trainer(tmp_path, str(model_dir), vllm_max_model_length=longest + 7)
+    assert not colocated
+    streamed = make_trainer(
+        tmp_path, str(model_dir), pairs=uneven_pairs().to_iterable_dataset(), max_steps=8, vllm_max_model_length=longest + 7
+    )  # fmt: skip
+    with pytest.raises(ConsistencyError, match="which would cut the answers"):
+        streamed.train()
+
+
+def test_models_that_the_engine_would_not_have(colocated, tmp_path, model_dir):  # noqa: F811
+    """It loads the files under the model's name."""
+    model = moved(load(model_dir, "fp32"))
+    options = {"vllm_sync": None, "lora": True}
+    with pytest.raises(ConsistencyError, match=r"the weights of this one \(such as .*\) differ from those in"):
+        make_trainer(tmp_path, model, **options)
+    make_trainer(tmp_path, model)  # which sends them
+    with pytest.raises(ConsistencyError, match="takes the main revision of a model, and the model's is `v2`"):
+        make_trainer(tmp_path, str(model_dir), model_init_kwargs={"revision": "v2"}, **options)
+    model = load(model_dir, "fp32")
+    model.config.rms_norm_eps = 0.1
+    with pytest.raises(ConsistencyError, match=r"whose config is another one than here \(rms_norm_eps\)"):
+        make_trainer(tmp_path, model)
 
 
 def test_without_the_correction_nothing_is_asked_nor_logged(engine, tmp_path, model_dir):

@@ -10,6 +10,7 @@ from transformers import GenerationConfig, RwkvConfig, RwkvForCausalLM, TrainerC
 from tests.helpers.models import make_model, make_pairs, make_tokenizer
 from tests.helpers.on_policy import (
     LORA,
+    likelihood,
     losses,
     make_on_policy_config,
     make_trainer,
@@ -164,6 +165,17 @@ def test_evaluation_is_the_token_mean_of_its_own_rollouts(tmp_path, batch):
         assert metrics[f"eval_{name}_entropy"] > 0
 
 
+def test_each_of_several_sets_logs_under_its_name(tmp_path):
+    """What the engine's rollouts are logged by had one name for all sets, of which trackers keep the last."""
+    held_out = uneven_pairs(5)
+    trainer = make_trainer(tmp_path, eval_dataset={"a": held_out, "b": held_out.select([0])})
+    replay(trainer, likelihood=likelihood).evaluate()
+    of_a, of_b = trainer.state.log_history
+    for entry, name in ((of_a, "a"), (of_b, "b")):
+        assert entry[f"eval_{name}_sampling/sampling_logp_difference/mean"] > 0
+        assert all(key.startswith(f"eval_{name}_") for key in entry.keys() - {"epoch", "step"})
+
+
 def test_the_training_pairs_are_evaluated_by_as_many_rollouts(tmp_path):
     trainer = make_trainer(tmp_path, uneven_pairs(5), num_generations_eval=3)
     reference = copy.deepcopy(trainer.model)
@@ -226,14 +238,17 @@ def test_every_epoch_has_an_order_of_its_own(tmp_path):
     assert all(len(set(first[start : start + 4])) == 1 for start in range(0, len(first), 4))
 
 
-def test_an_epoch_that_a_callback_ends_is_followed_by_another_order(tmp_path, monkeypatch):
+@pytest.mark.parametrize("iterations", [1, 2])
+def test_an_epoch_that_a_callback_ends_is_followed_by_another_order(tmp_path, monkeypatch, iterations):
     """The second epoch began with the prompts of the first again, and those that come late were never trained on."""
 
     class EndsEpochs(TrainerCallback):
         def on_step_end(self, args, state, control, **kwargs):
             control.should_epoch_stop = True
 
-    trainer = make_trainer(tmp_path, make_pairs(8), num_train_epochs=3, callbacks=[EndsEpochs()])
+    trainer = make_trainer(
+        tmp_path, make_pairs(8), num_train_epochs=3, num_iterations=iterations, callbacks=[EndsEpochs()]
+    )  # fmt: skip
     prompts = []
     generate = trainer._generate_single_turn
     monkeypatch.setattr(
@@ -374,6 +389,21 @@ def test_predict_takes_pairs(tmp_path):
     trainer = make_trainer(tmp_path)
     moved(trainer.model)
     assert trainer.predict(make_pairs(3)).metrics["test_loss"] > 0
+
+
+def test_a_prediction_is_not_in_the_log_of_the_next_evaluation(tmp_path):
+    """It logs nothing itself."""
+    trainer = replay(make_trainer(tmp_path, eval_dataset=uneven_pairs(3), log_completions=True), likelihood=likelihood)
+    moved(trainer.model)
+
+    def logged():
+        trainer.evaluate()
+        return {name: value for name, value in trainer.state.log_history[-1].items() if "sampling/" in name}
+
+    alone = logged()
+    trainer.predict(uneven_pairs(8))
+    assert logged() == alone
+    assert alone
 
 
 def test_a_peft_config_is_not_changed(tmp_path):

@@ -7,7 +7,7 @@ from trl import SFTConfig
 from ..errors import ConsistencyError, did_you_mean
 from .options import TEMPERATURE, at_least, option, with_help
 from .shared import GENERATION, PairConfig
-from .types import check_sampling
+from .types import check_sampling, check_vllm_temperature
 
 
 METHODS = ("bct", "kl", "act", "attct", "mlpct")
@@ -249,6 +249,8 @@ class ConsistencyConfig(PairConfig, SFTConfig):
             raise ConsistencyError(
                 f"`use_vllm` is for methods that need answers, and `method` is {self.method}. Leave it out."
             )
+        if self.use_vllm:
+            check_vllm_temperature(self.temperature, "`use_vllm`", "leave `use_vllm` out")
         if self.use_vllm and self.regenerate_targets_every:
             raise ConsistencyError(
                 "`use_vllm` cannot be used with `regenerate_targets_every`: vLLM holds the initial checkpoint, and the "

@@ -6,6 +6,7 @@ from trl import DistillationConfig
 from ..errors import ConsistencyError
 from .options import LOWEST_TEMPERATURE, Allowed, above, at_least, one_of, option, refuse, with_help
 from .shared import GENERATION, PairConfig
+from .types import check_vllm_temperature
 
 
 # Options of each `vllm_mode`, which the other mode would ignore.
@@ -124,9 +125,10 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
             then come from the policy before the current step, so they are one step off policy. `policy_gradient` corrects
             this with `vllm_importance_sampling_correction`.
         vllm_importance_sampling_correction (`bool`, *optional*, defaults to `True`):
-            Whether to log how far vLLM's token probabilities are from the trained policy's. With `policy_gradient`, each
-            token's loss is also weighted by the ratio of the two probabilities. The exact divergence needs no correction,
-            because vLLM only chooses the tokens at which it is computed.
+            Whether to log how far vLLM's token probabilities are from the trained policy's, unless other options, such as
+            `top_p`, change them. With `policy_gradient`, each token's loss is also weighted by the ratio of the two
+            probabilities. The exact divergence needs no correction, because vLLM only chooses the tokens at which it is
+            computed.
         vllm_importance_sampling_clip_max (`float`, *optional*, defaults to `3.0`):
             Maximum of the weights of `vllm_importance_sampling_correction`. `None` sets no limit.
 
@@ -190,6 +192,11 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
         self._settle()
         super().__post_init__()
         self._check_mappings()
+        if self.mask_truncated_completions and "stop" in (self.generation_kwargs or {}):
+            raise ConsistencyError(
+                "`mask_truncated_completions` leaves out rollouts without an end-of-turn token, and `generation_kwargs` sets `stop`, which ends "
+                "them without one: those that stopped would be left out. Leave one of them out."
+            )
         self._refuse_sharded_batches()
         if self.vllm_overlap and self.world_size > 1:
             raise ConsistencyError(
@@ -280,6 +287,7 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
             )
         if not self.use_vllm:
             return
+        check_vllm_temperature(self.temperature, "`use_vllm`", "leave `use_vllm` out")
         if self.vllm_adapter_dir is not None and (self.vllm_mode != "server" or self.vllm_sync == "weights"):
             raise ConsistencyError(
                 "`vllm_adapter_dir` is set, but no server gets the adapter: it is for `vllm_mode: server` without "

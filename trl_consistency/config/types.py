@@ -84,6 +84,17 @@ def check_installed(option: str, is_wanted: Any, module: str) -> None:
         raise ConsistencyError(f"`{option}` needs the package `{module}`: `pip install {module}`.")
 
 
+LOWEST_OF_VLLM = 0.01  # to which vLLM raises a lower temperature above 0
+
+
+def check_vllm_temperature(temperature: float, option: str, remedy: str) -> None:
+    """Raises [`ConsistencyError`] for a temperature that is too low for vLLM. `option` asks for vLLM, and the `remedy` does not."""
+    if 0 < temperature < LOWEST_OF_VLLM:
+        raise ConsistencyError(
+            f"`temperature` is {temperature}, and vLLM ({option}) would sample at {LOWEST_OF_VLLM}, its lowest. Raise it, or {remedy}."
+        )
+
+
 # Options that restrict sampling, and the values at which they keep all tokens. vLLM uses -1 for `top_k`.
 SAMPLING = {"top_p": (None, 1), "top_k": (None, 0, -1), "min_p": (None, 0)}
 

@@ -25,11 +25,11 @@ Result = TypeVar("Result")
 
 RETRY_SECONDS = 1.0
 HEALTH_SECONDS = 10.0  # The server answers this at once, whatever it computes.
-# For what a request does not say, a server takes the options in the model's generation_config.json.
+# For what a request does not say, a server takes the options in the model's generation_config.json. TRL's client does not say these.
+NO_PENALTIES = {"presence_penalty": 0.0, "frequency_penalty": 0.0}
 NEUTRAL_SAMPLING = {
+    **NO_PENALTIES,
     "repetition_penalty": 1.0,
-    "presence_penalty": 0.0,
-    "frequency_penalty": 0.0,
     "top_p": 1.0,
     "top_k": 0,
     "min_p": 0.0,
@@ -122,7 +122,10 @@ class BoundedClient:
         return self._json(self._request("get", url, self.request_seconds))
 
     def _post(self, url: str, json: Any = None) -> Any:
-        return self._json(self._request("post", url, self.request_seconds, json=json))
+        reply = self._json(self._request("post", url, self.request_seconds, json=json))
+        if _was_broken_off(reply):
+            raise Unanswered("it broke off answers (`finish_reason` abort)")
+        return reply
 
     def ask(self, url: str, content: Any) -> tuple[int, str]:
         """Posts JSON about an adapter; returns the status and the beginning of the reply."""
@@ -233,6 +236,14 @@ class ServerClient(BoundedClient):
                 f"The vLLM server at {self.base_url} did not answer each prompt with token ids. Use vLLM 0.31."
             )
         return completions
+
+
+def _was_broken_off(reply: Any) -> bool:
+    """Whether answers were ended from outside: a server whose generation is paused gives what it has, as if these were whole."""
+    choices = reply.get("choices") if isinstance(reply, dict) else None
+    return isinstance(choices, list) and any(
+        isinstance(of, dict) and of.get("finish_reason") == "abort" for of in choices
+    )
 
 
 def _parts(model: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -9,9 +10,10 @@ from accelerate import Accelerator
 from accelerate.utils import is_peft_model
 from transformers import GenerationConfig, PreTrainedModel
 
+from ..config.types import check_keys
 from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError
-from ..upstream import extra_engine_options, load_vllm_generation, vllm_options
+from ..upstream import extra_engine_options, load_vllm_generation, vllm_options, vllm_sampling_options
 
 
 if TYPE_CHECKING:
@@ -58,6 +60,7 @@ class TargetEngine:
 
     def __call__(self, prompts: list[list[int]], seed: int) -> list[list[int]]:
         """Returns the completion ids of prompts (token ids), sampled with `seed`."""
+        check_room(self._args.vllm_max_model_length, prompts, self._args.max_completion_length)
         self._generation.generation_kwargs = {
             # The same tokens end an answer as in transformers. vLLM keeps the end token.
             "stop_token_ids": self._ends,
@@ -76,6 +79,32 @@ class TargetEngine:
         shut_down(getattr(self._generation, "llm", None))
         self._generation = None
         free_memory()
+
+
+def check_sampling_options(generation_kwargs: Any) -> None:
+    """Raises [`ConsistencyError`] for an option that vLLM does not have. A server would only leave it out."""
+    if generation_kwargs:
+        check_keys("generation_kwargs", generation_kwargs, vllm_sampling_options())
+
+
+def check_revision(args: Any) -> None:
+    """Raises [`ConsistencyError`] if the trainer takes a model at another revision than an engine in this process."""
+    revision = (args.model_init_kwargs or {}).get("revision")
+    if revision not in (None, "main"):
+        raise ConsistencyError(
+            f"`use_vllm` takes the main revision of a model, and the model's is `{revision}`. Download that revision "
+            "and give its folder as the model, or leave `use_vllm` out."
+        )
+
+
+def check_room(context: int | None, prompts: Iterable[list[int]], max_tokens: int, whose: str = "") -> None:
+    """Raises [`ConsistencyError`] if answers would be cut by the engine's `context` (`vllm_max_model_length`) before `max_tokens`."""
+    longest = max(map(len, prompts), default=0)
+    if context is not None and longest + max_tokens > context:
+        raise ConsistencyError(
+            f"`vllm_max_model_length` is {context}, which would cut the answers{whose}: a prompt has {longest} tokens, and answers have "
+            f"up to {max_tokens}. Raise it to at least {longest + max_tokens}, or leave it out."
+        )
 
 
 def shut_down(llm: Any) -> None:
@@ -111,12 +140,8 @@ def check_vllm(args: "ConsistencyConfig", model: Any, quantization_config: Any) 
             "`use_vllm` cannot answer for a model that comes with an adapter: the engine would have the base model "
             "alone. Merge the adapter and save the model first, or leave `use_vllm` out."
         )
-    revision = (args.model_init_kwargs or {}).get("revision")
-    if revision not in (None, "main"):
-        raise ConsistencyError(
-            f"`use_vllm` takes the main revision of a model, and the model's is `{revision}`. Download that revision "
-            "and give its folder as the model, or leave `use_vllm` out."
-        )
+    check_revision(args)
+    check_sampling_options(args.generation_kwargs)
     if getattr(quantization_config, "load_in_8bit", False):
         raise ConsistencyError(
             "`use_vllm` cannot load a model in 8 bits. Load it in 4 (`load_in_4bit`), or leave `use_vllm` out."

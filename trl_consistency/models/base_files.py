@@ -1,4 +1,4 @@
-"""Whether the base model of an adapter is the one that the adapter's config names."""
+"""Whether a model in memory is the one in its files: the base model of an adapter, which its config names, or a whole model."""
 
 from typing import Any
 
@@ -13,24 +13,29 @@ from ..weight_files import folder_of, weight_files
 ROWS = 8
 
 
-@torch.no_grad()
 def other_base_weight(model: Any) -> str | None:
+    """Like [`other_weight`], of a [`~peft.PeftModel`]'s base model and the base model that its adapter names."""
+    return other_weight(model.get_base_model(), model.peft_config[model.active_adapters[0]].base_model_name_or_path)
+
+
+@torch.no_grad()
+def other_weight(model: Any, named: str | None) -> str | None:
     """
-    Returns the name of a weight of a [`~peft.PeftModel`]'s base model that differs from the files of the base model that
-    its adapter names: those of a model with a merged adapter do, for example. None if none is found, as where there are no such
-    files, or weights are quantized or have other names there.
+    Returns the name of a weight of a model, without its adapter, that differs from the files of the model `named` so: those of a
+    model with a merged adapter do, for example. None if none is found, as where there are no such files, or weights are quantized
+    or have other names there.
     """
-    base = model.peft_config[model.active_adapters[0]].base_model_name_or_path
-    folder = folder_of(base) if base else None
+    folder = folder_of(named) if named else None
     if folder is None:
         return None
-    held = {name.replace(".base_layer", ""): weight for name, weight in model_tensors(model.get_base_model())}
+    held = {name.replace(".base_layer", ""): weight for name, weight in model_tensors(model)}
     try:
         for file in weight_files(folder):
             with safe_open(file, framework="pt") as tensors:
                 for name in sorted(held.keys() & set(tensors.keys())):
                     weight, stored = held[name], tensors.get_slice(name)
-                    is_comparable = weight.ndim and weight.is_floating_point() and not weight.is_meta
+                    is_whole = not weight.is_meta and not hasattr(weight, "device_mesh")  # of a shard
+                    is_comparable = weight.ndim and weight.is_floating_point() and is_whole
                     if not is_comparable or list(weight.shape) != stored.get_shape():
                         continue
                     rows, held_rows = stored[:ROWS], weight[:ROWS].cpu()

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
 from ..errors import ConsistencyError
+from .origin import is_known
 
 
 LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
@@ -107,7 +108,7 @@ class Server:
 
 def needs_log_probs(args: OnPolicyConsistencyConfig) -> bool:
     """Whether the trainer uses the log-probability of each token in the engine."""
-    return args.vllm_importance_sampling_correction or bool(args.vllm_check_every)
+    return args.vllm_importance_sampling_correction or (args.vllm_check_every > 0 and is_known(args))
 
 
 def has_log_probs(completions: list[list[int]], log_probs: list[list[Any]] | None) -> bool:

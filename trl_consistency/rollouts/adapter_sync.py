@@ -152,8 +152,13 @@ def engine_rank(model: nn.Module) -> int:
 
 
 def copy_of_adapter(model: nn.Module) -> Adapter:
-    """Returns copies, on the CPU, of the two matrices of each layer that the adapter changes."""
-    return {name: matrix.detach().to("cpu", copy=True) for name, matrix in _matrices(model).items()}
+    """
+    Returns copies, on the CPU, of the two matrices of each layer that the adapter changes. Where the adapter is switched off, the
+    second one is 0.
+    """
+    adapter = {name: matrix.detach().to("cpu", copy=True) for name, matrix in _matrices(model).items()}
+    is_off = any(layer.disable_adapters for _, layer, _ in _adapted_layers(model))
+    return adapter | no_adapter(adapter) if is_off else adapter
 
 
 @contextmanager

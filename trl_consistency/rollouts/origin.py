@@ -224,13 +224,22 @@ def _warpers(args: OnPolicyConsistencyConfig) -> LogitsProcessorList:
     return warpers
 
 
-def can_check(args: OnPolicyConsistencyConfig) -> bool:
+def samples_all(args: OnPolicyConsistencyConfig) -> bool:
+    """Whether the engine samples from the policy's own distribution, without filters or penalties."""
+    return is_known(args) and args.top_p == 1 and args.top_k <= 0 and not args.min_p
+
+
+def is_known(args: OnPolicyConsistencyConfig) -> bool:
     """Whether the trainer can compute the log-probabilities with which the engine samples."""
-    is_plain = args.repetition_penalty == 1 and not args.generation_kwargs and not args.vllm_structured_outputs_regex
-    if args.vllm_check_every and not is_plain:
+    return args.repetition_penalty == 1 and not args.generation_kwargs and not args.vllm_structured_outputs_regex
+
+
+def can_check(args: OnPolicyConsistencyConfig) -> bool:
+    """Whether the origin of rollouts is checked. Logs a warning if it should be and cannot."""
+    if args.vllm_check_every and not is_known(args):
         logger.warning(
             "The origin of the rollouts is not checked: the trainer cannot compute the engine's log-probabilities under "
             "`repetition_penalty`, `generation_kwargs` or `vllm_structured_outputs_regex`. Set `vllm_check_every: 0` to "
             "hide this line."
         )
-    return bool(args.vllm_check_every) and is_plain
+    return bool(args.vllm_check_every) and is_known(args)

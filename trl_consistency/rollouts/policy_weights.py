@@ -57,17 +57,23 @@ def _untied(model: Any, merge: bool) -> Iterator[tuple[str, Tensor]]:
 
 
 def _weights(module: nn.Module, merge: bool, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    if isinstance(module, ADAPTERS) and module.disable_adapters:  # within `model.disable_adapter()`
+        merge = False
     if isinstance(module, ModulesToSaveWrapper):
-        active = module.active_adapters
+        active = module.active_adapters if merge else []
         module = module.modules_to_save[active[0]] if active else module.original_module
     if isinstance(module, ADAPTERS):
-        module = _merged_copy(module) if merge else module.get_base_layer()
+        module = _merged_copy(module) if merge else _base_layer(module)
     if _is_4bit(module):
         module = _dequantized(module)
     for name, parameter in module.named_parameters(recurse=False):
         yield prefix + name, parameter.data
     for name, child in module.named_children():
         yield from _weights(child, merge, f"{prefix}{name}.")
+
+
+def _base_layer(layer: Any) -> nn.Module:
+    return layer.original_module if isinstance(layer, AuxiliaryTrainingWrapper) else layer.get_base_layer()
 
 
 @torch.no_grad()

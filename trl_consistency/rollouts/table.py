@@ -49,6 +49,10 @@ class RolloutTable:
         if self.args.log_completions:
             self._batches.append((rollouts, divergence))
 
+    def clear(self) -> None:
+        """Forgets what was added since the last log."""
+        self._batches.clear()
+
     def log(self, name: str, step: int) -> None:
         """
         Prints the rollouts, writes them under `output_dir`, sends them to the trackers as a table called `name`, and
@@ -57,7 +61,7 @@ class RolloutTable:
         if not self.args.log_completions:
             return
         rows = gather_object([row for batch in self._batches for row in self._rows(*batch, step)])
-        self._batches.clear()
+        self.clear()
         if rows and PartialState().is_main_process:
             print_rollouts(rows, f"{name}, step {step}", self.args.num_completions_to_print)
             file_name = f"{name.replace('/', '_')}_{step:05d}.parquet"

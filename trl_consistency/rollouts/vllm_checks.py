@@ -9,6 +9,7 @@ from transformers import AutoConfig
 
 from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
 from ..errors import ConsistencyError
+from ..generation.vllm_engine import check_revision, check_sampling_options
 from .adapter_server import check_server_options
 from .adapter_sync import check_adapter, check_adapter_config
 from .policy_weights import ADAPTERS, has_adapter
@@ -22,9 +23,12 @@ def check_options(model: Any, args: OnPolicyConsistencyConfig, peft_config: Any)
         check_adapter_config(peft_config)
         if args.vllm_mode == "server":
             check_server_options(args)
+    check_sampling_options(args.generation_kwargs)
     is_whole = isinstance(model, str) and not os.path.isfile(os.path.join(model, "adapter_config.json"))
     if peft_config is None and is_whole:
         _check_takes_weights(args)
+    elif isinstance(model, str) and args.vllm_mode == "colocate" and args.vllm_sync != "weights":
+        check_revision(args)
 
 
 def check_policy(

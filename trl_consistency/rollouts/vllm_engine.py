@@ -18,10 +18,13 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from ..config.device import own_randomness
 from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
 from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError, one_line
-from ..generation.server_requests import BoundedClient
+from ..generation.server_requests import NO_PENALTIES, BoundedClient
+from ..generation.vllm_engine import check_room
+from ..models.adapter_checks import is_adapter_off
 from ..upstream import extra_engine_options, load_vllm_generation, vllm_options
 from .adapter_server import Server
 from .adapter_sync import (
@@ -32,7 +35,7 @@ from .adapter_sync import (
     engine_rank,
 )
 from .loss import importance_weights
-from .origin import OriginCheck, can_check
+from .origin import OriginCheck, can_check, samples_all
 from .policy_weights import has_adapter, policy_weights, write_base
 from .vllm_checks import base_of, check_policy
 
@@ -63,7 +66,11 @@ class RolloutEngine:
         dtype = compute_dtype(model, args)
         self._model, self._args, self._end_ids = model, args, end_ids
         self._origin = OriginCheck(model, accelerator, args, dtype) if sends_adapter and can_check(args) else None
+        # Filtered tokens have other probabilities than the policy's.
+        self._tells_log_probs = args.vllm_importance_sampling_correction and samples_all(args)
+        # An engine in this process sets its random numbers, whatever the `seed`.
         with (
+            own_randomness(accelerator.device),
             explained(args, "start"),
             checkpoint_of(model, processing_class, sends_adapter) as name,
             extra_engine_options(
@@ -92,10 +99,15 @@ class RolloutEngine:
                 enable_sleep_mode=args.vllm_enable_sleep_mode,
                 logprobs=0 if args.vllm_importance_sampling_correction or self._origin is not None else None,
                 # The same tokens end a rollout as in transformers. vLLM keeps the end token.
-                generation_kwargs={"stop_token_ids": end_ids, **cast(dict[str, Any], args.generation_kwargs or {})},
+                generation_kwargs={
+                    **NO_PENALTIES,
+                    "stop_token_ids": end_ids,
+                    **cast(dict[str, Any], args.generation_kwargs or {}),
+                },
             )
         self._generation.model = model
-        self._synced_step: int | None = None
+        # The step of the policy that the engine has, and whether its adapter is off
+        self._synced: tuple[int, bool] | None = None
         self.in_background: Future[Any] | None = None  # rollouts that are being sampled
         self.report: dict[str, float] = {}
         self._adapter_sync: AdapterSync | None = None
@@ -120,8 +132,8 @@ class RolloutEngine:
     def __call__(self, prompts: list[list[int]], step: int, max_tokens: int) -> Sampled:
         """
         Returns token ids of a rollout of at most `max_tokens` for each prompt (token ids, repeated for several
-        rollouts) and, if `vllm_importance_sampling_correction` is on, each token's log-probability under the engine
-        (NaN where it returns none). A new `step`, the number of optimizer steps so far, sends the policy to the engine.
+        rollouts) and, if `vllm_importance_sampling_correction` is on and nothing filters the tokens, each token's log-probability under
+        the engine (NaN where it returns none). A new `step`, the number of optimizer steps so far, sends the policy to the engine.
         `report` then has what is logged of this call.
         """
         self.report = {}
@@ -130,6 +142,7 @@ class RolloutEngine:
 
     def sample(self, prompts: list[list[int]], max_tokens: int) -> Sampled:
         """Returns unchecked rollouts of the policy that the engine has. With a server, a thread may do this while the model trains."""
+        check_room(self._args.vllm_max_model_length, prompts, max_tokens)
         self._generation.max_completion_length = max_tokens
         with explained(self._args, "sample rollouts"):
             _, completions, log_probs, _ = self._generation.generate(prompts, None, num_generations=1)
@@ -151,7 +164,7 @@ class RolloutEngine:
             assert log_probs is not None
             found = self._origin(step, prompts, completions, log_probs, origin)
             self.report |= {f"sampling/origin/{name}": value for name, value in found.items()}
-        return completions, log_probs if self._args.vllm_importance_sampling_correction else None
+        return completions, log_probs if self._tells_log_probs else None
 
     @property
     def sent(self) -> tuple[int, Adapter] | None:
@@ -164,7 +177,8 @@ class RolloutEngine:
         return sum(self.report.get(f"sampling/{name}", 0.0) for name in ("sync_seconds", "origin/seconds"))
 
     def greedy(self, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
-        """Returns token ids of the greedy answers to prompts (token ids) by the policy that the engine has."""
+        """Returns token ids of the greedy answers to prompts (token ids) by the policy that the engine has, for the guard."""
+        check_room(self._args.vllm_max_model_length, prompts, max_tokens, " of the guard")
         options: dict[str, Any] = {
             "temperature": 0.0,
             "top_p": 1.0,
@@ -173,7 +187,7 @@ class RolloutEngine:
             "repetition_penalty": 1.0,
         }
         options |= {"max_completion_length": max_tokens, "structured_outputs_regex": None}
-        options |= {"generation_kwargs": {"stop_token_ids": self._end_ids}}
+        options |= {"generation_kwargs": {**NO_PENALTIES, "stop_token_ids": self._end_ids}}
         of_rollouts = {name: getattr(self._generation, name) for name in options}
         vars(self._generation).update(options)
         try:
@@ -183,15 +197,6 @@ class RolloutEngine:
             vars(self._generation).update(of_rollouts)
         return [list(completion_ids) for completion_ids in completions]
 
-    def check_lengths(self, prompts: list[list[int]], max_tokens: int) -> None:
-        """Raises [`ConsistencyError`] if the engine's context is too short for the guard, whose answers it would cut."""
-        longest, context = max(map(len, prompts), default=0), self._args.vllm_max_model_length
-        if context is not None and longest + max_tokens > context:
-            raise ConsistencyError(
-                f"`vllm_max_model_length` is {context}, and the engine also answers the guard, whose longest prompt has {longest} tokens "
-                f"and whose answers have up to {max_tokens}. Raise it to {longest + max_tokens}, or leave it out."
-            )
-
     def answers_each_process(self, processes: int) -> bool:
         """Whether each process may ask by itself. Otherwise all must ask at the same time, for equally many prompts."""
         is_own = self._args.vllm_mode == "colocate" and self._args.vllm_tensor_parallel_size == 1
@@ -200,9 +205,10 @@ class RolloutEngine:
     def bring_policy(self, step: int) -> None:
         """Sends the policy to the engine, unless it has that of this `step` already. Waits until the engine is free."""
         self._wait()
-        if step != self._synced_step:
+        policy = step, is_adapter_off(self._model)
+        if policy != self._synced:
             self._send(step)
-            self._synced_step = step
+            self._synced = policy
 
     def _wait(self) -> None:
         """Waits for rollouts that are being sampled. Whoever asks for them gets their error."""
@@ -222,7 +228,7 @@ class RolloutEngine:
 
     def forget(self) -> None:
         """Makes the next call send the policy at any step, as after a new start or after loading the best model."""
-        self._synced_step = None
+        self._synced = None
         self._wait()
         if self._origin is not None:
             self._origin.restart()
@@ -242,7 +248,6 @@ class PolicyAnswers:
         self._engine.bring_policy(self._step)
 
     def __call__(self, prompts: list[list[int]], seed: int) -> list[list[int]]:
-        self._engine.check_lengths(prompts, self._max_tokens)
         return self._engine.greedy(prompts, self._max_tokens)
 
 

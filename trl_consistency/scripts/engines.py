@@ -13,6 +13,7 @@ from peft.utils import load_peft_weights
 from torch import Tensor
 
 from ..config.options import refuse_unused
+from ..config.types import check_vllm_temperature
 from ..errors import ConsistencyError
 from ..evaluation.answers.generate import AnswerOptions
 from ..generation.answer_engine import (
@@ -68,6 +69,7 @@ def check_engine(
         of_vllm = ("vllm_gpu_memory_utilization", "vllm_server_timeout")
         refuse_unused(args, of_vllm, "`engine` is transformers. Leave it out")
         return
+    check_vllm_temperature(getattr(args, "temperature", 0.0), "`engine`", "use `--engine transformers`")
     if engine != VLLM:
         refuse_unused(
             args,

@@ -8,9 +8,11 @@ from typing import Any
 
 from transformers.hf_argparser import string_to_bool
 
+from ..config.types import check_vllm_temperature
 from ..errors import ConsistencyError
 from ..generation.answer_engine import TRANSFORMERS, VLLM, check_url, is_url
 from ..generation.vllm_engine import check_vllm
+from ..trainer.run.base_model import check_engine_files
 
 
 def settings_of_engine(engine: str, samples_rollouts: bool) -> dict[str, Any]:
@@ -103,9 +105,11 @@ def check_server_of_targets(address: str, args: Any, model: str, quantization_co
         raise ConsistencyError(
             "`generation_kwargs` are not available with a server as `engine`. Leave one of them out."
         )
+    check_vllm_temperature(args.temperature, "`engine`", "leave `engine` out")
     if quantization_config is not None:
         raise ConsistencyError(
             f"`engine` is {address}, and the model is loaded in 4 or 8 bits: the server may have other weights than these rounded "
             "ones. Make the targets beforehand (`trl-consistency targets --engine ...`) and train on them, or leave `engine` out."
         )
     check_vllm(args, model, quantization_config)
+    check_engine_files(model, args)

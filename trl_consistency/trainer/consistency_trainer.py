@@ -37,6 +37,7 @@ from ..upstream import OwnState, complete_head
 from .base import PairTrainer
 from .callbacks.regeneration import RegenerateTargets
 from .card.facts import paired_facts
+from .run.base_model import check_engine_files
 from .run.checks import (
     check_model_options,
     check_padding_free_parallelism,
@@ -190,6 +191,8 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             peft_config,
             quantization_config,
         )
+        if args.use_vllm:
+            check_engine_files(model, args)
         # The collator of TRL's trainer would flatten rows that are not compared yet.
         with temporarily(args, packing=False, padding_free=False):
             super().__init__(

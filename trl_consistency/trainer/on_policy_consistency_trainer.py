@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from datasets import Dataset, IterableDataset
-from peft import PromptLearningConfig
+from peft import PeftModel, PromptLearningConfig
 from torch import Tensor, nn
 from transformers import PreTrainedModel, TrainerCallback, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
@@ -21,6 +21,7 @@ from ..data.rendering import ProcessingClass, check_same_tokens
 from ..errors import ConsistencyError
 from ..finite import explained_sampling
 from ..generation.options import evaluating, own_options, reads_padding
+from ..generation.vllm_engine import check_room
 from ..losses.row_losses import RowLosses, means_of
 from ..models.checks import check_reference_files
 from ..models.dropout import disable_functional_dropout, warn_of_dropout
@@ -42,12 +43,13 @@ from ..upstream import RepeatSampler, pad, split_tensor_dict
 from ..weight_files import is_here
 from .base import PairTrainer
 from .card.facts import rollout_facts
+from .run.base_model import check_engine_files
 from .run.checks import check_reference_options, check_sharding, id_of, refuse_arguments, resolve_config
 from .run.rollout_checkpoints import load_rollouts, save_rollouts
 
 
 if TYPE_CHECKING:
-    from peft import PeftConfig, PeftModel
+    from peft import PeftConfig
     from transformers import BitsAndBytesConfig
 
 
@@ -167,6 +169,9 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
             peft_config,
             quantization_config,
         )
+        if args.use_vllm and args.vllm_mode == "colocate":
+            has_adapter = peft_config is not None or isinstance(model, PeftModel)
+            check_engine_files(model, args, sends_weights=args.vllm_sync == "weights" or not has_adapter)
         # TRL's trainer would start an engine of its own, which merges the adapter into the reference's weights.
         with temporarily(args, use_vllm=False):
             super().__init__(
@@ -234,7 +239,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         return can_render
 
     def _render(self, dataset: AnyDataset, processing_class: Any, args: Any, name: str) -> AnyDataset:
-        return prepare_pairs(
+        dataset = prepare_pairs(
             dataset,
             processing_class,
             name,
@@ -247,6 +252,9 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
             context=self._context,
             thinking_markers=tuple(args.thinking_markers),
         )
+        if args.use_vllm and args.vllm_max_model_length is not None and isinstance(dataset, Dataset):
+            check_room(args.vllm_max_model_length, dataset["perturbed_ids"], args.max_completion_length)
+        return dataset
 
     def _check_size(self, dataset: AnyDataset, args: Any) -> None:
         check_batches(dataset, args)
@@ -306,6 +314,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
         self._read_ahead = None
+        self._step = 0  # A callback may have ended the epoch before within a batch of rollouts.
         super()._run_epoch(*args, **kwargs)
 
     # The student's rollouts on the perturbed prompts
@@ -490,6 +499,8 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
     def _before_training(self) -> None:
         self._step, self._buffered_inputs, self._batch_prompts = 0, None, None
         self._has_compared = None
+        self._seconds = StepSeconds()
+        self._tables["train"].clear()  # of a training that was broken off
         self._after_training()
 
     def _after_training(self) -> None:
@@ -538,10 +549,18 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         if self.rollout_engine is not None and not self.is_in_train:
             self.rollout_engine.forget()  # The weights may have changed without a step.
+        # Of `predict`, which logs nothing, or of an evaluation that was broken off
+        self._metrics["eval"].clear()
+        self._tables["eval"].clear()
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         # The parent's means of batches; the metrics hold those of the whole data set.
         for name in [name for name in self._metrics["eval"] if name.startswith("completions/")]:
             del self._metrics["eval"][name]
+        # TRL's trainer puts "eval_" before the others, also where a set's name follows.
+        named = metric_key_prefix.removeprefix("eval_")
+        if named != metric_key_prefix:
+            for name in list(self._metrics["eval"]):
+                self._metrics["eval"][f"{named}_{name}"] = self._metrics["eval"].pop(name)
         self._tables["eval"].log(f"{metric_key_prefix}_completions", self.state.global_step)
         return output
 

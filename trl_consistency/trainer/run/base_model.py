@@ -4,9 +4,11 @@ from typing import Any
 
 from accelerate.utils import is_peft_model
 
+from ...errors import ConsistencyError
 from ...log import get_logger
-from ...models.base_files import other_base_weight
-from ...models.config_changes import changed_config_keys
+from ...models.base_files import other_base_weight, other_weight
+from ...models.checks import LOADING, OTHER_WEIGHTS
+from ...models.config_changes import OF_TRAINING, changed_config_keys
 from ...passes.reference import adapter_changes_base
 from ...upstream import get_config_model_id
 
@@ -42,3 +44,31 @@ def is_another_base(given: Any, model: Any) -> bool:
         "there before training."
     )
     return True
+
+
+def check_engine_files(model: Any, args: Any, sends_weights: bool = False) -> None:
+    """
+    Raises [`ConsistencyError`] if vLLM, which loads a model from its files, would have another one than the trainer: one whose config
+    or, unless the engine is sent them (`sends_weights`), whose weights were changed in memory. `model` is the trainer's argument.
+    """
+    if isinstance(model, str):
+        changed = [key for key in args.model_init_kwargs or {} if key not in (*LOADING, *OTHER_WEIGHTS, *OF_TRAINING)]
+    else:
+        changed = [key for key in changed_config_keys(model) if key not in model.config.sub_configs]
+    if changed:
+        raise ConsistencyError(
+            f"`use_vllm` loads the model from its files, whose config is another one than here ({', '.join(changed)}). Change config.json in "
+            "a copy of the model and name that, or leave `use_vllm` out."
+        )
+    if isinstance(model, str) or sends_weights:
+        return
+    is_adapter = is_peft_model(model)
+    if is_adapter and adapter_changes_base(model.active_peft_config):  # which is refused for itself
+        return
+    base = model.get_base_model() if is_adapter else model
+    name = get_config_model_id(base.config)
+    if (weight := other_weight(base, name)) is not None:
+        raise ConsistencyError(
+            f"`use_vllm` loads the model from its files, and the weights of this one (such as {weight}) differ from those in {name}. Save it "
+            "to a folder of its own and load it from there, or leave `use_vllm` out."
+        )
