@@ -3,10 +3,12 @@
 import csv
 import json
 import random
+import warnings
 from importlib.util import find_spec
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 
 from tests.helpers.models import make_model, make_tokenizer
 from tests.helpers.naive_answers import naive_answer
@@ -490,3 +492,49 @@ def test_prompts_go_through_the_template_of_a_processor_or_its_tokenizer(tokeniz
     assert as_prompt(processor, "What?") == [{"role": "user", "content": "What?"}]
     processor.chat_template = processor.tokenizer.chat_template = None
     assert as_prompt(processor, "What?") == "What?"
+
+
+@pytest.mark.parametrize(
+    "options", [{"chat_template_kwargs": {"no_think": True}}, {"thinking_markers": ("[T]", "[/T]")}], ids=str
+)
+def test_prompts_that_were_asked_otherwise_are_not_compared(tmp_path, model, tokenizer, monkeypatch, options):
+    """With a thought, or with its markers, other replies are refusals."""
+    monkeypatch.setattr(capability, "REPLY_TOKENS", 3)
+    write_prompts(tmp_path / "safe.csv", make_prompts(3))
+    write_lines(tmp_path / "texts.jsonl", TEXTS)
+    before, after, again = (measure_capability(model, tokenizer, tmp_path, **of) for of in ({}, options, options))
+    with pytest.raises(ConsistencyError, match=r"or of other options: .* the same `chat_template_kwargs`"):
+        after["safe"].differences(before["safe"])
+    assert again["safe"].differences(after["safe"])["refused"].value == 0
+    assert after["texts"].differences(before["texts"])["nats_per_token"].value == 0
+
+
+def test_texts_of_a_model_whose_logits_are_nan(tmp_path, tokenizer):
+    write_lines(tmp_path / "texts.jsonl", TEXTS)
+    with pytest.raises(ConsistencyError, match="The logits of the model are NaN, so that no answer means anything"):
+        measure_capability(with_nan(make_model()), tokenizer, tmp_path)
+
+
+@needs_lm_eval
+def test_questions_of_a_model_whose_logits_are_nan(tokenizer):
+    """The harness took the first choice of each, which was right in half of them."""
+    asked = [row | {"prompt": f"Question: {row['question']}\nAnswer:"} for row in make_questions(4)]
+    with pytest.raises(ConsistencyError, match="The logits of the model are NaN"):
+        score_completions(with_nan(make_model()), tokenizer, asked)
+
+
+def with_nan(model):
+    model.lm_head.weight.data[0, 0] = torch.nan
+    return model
+
+
+def test_the_base_model_with_an_adapter_in_it_is_warned_about(tmp_path, tokenizer):
+    """Its figures before training were those after it."""
+    write_lines(tmp_path / "texts.jsonl", TEXTS)
+    base = make_model()
+    trained = get_peft_model(base, LoraConfig(target_modules="all-linear"))
+    with pytest.warns(UserWarning, match="The model contains an adapter and answers with it"):
+        measure_capability(base, tokenizer, tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        measure_capability(trained, tokenizer, tmp_path)

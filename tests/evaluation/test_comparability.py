@@ -13,6 +13,8 @@ from tests.helpers.small_vocabulary import small_tokenizer
 from trl_consistency import ConsistencyError
 from trl_consistency.evaluation import PairSet, evaluate
 from trl_consistency.evaluation.answers.generate import AnswerOptions
+from trl_consistency.evaluation.grading.judge import Judgement
+from trl_consistency.evaluation.pair_set import PREPARED
 
 
 @pytest.fixture(scope="module")
@@ -107,6 +109,21 @@ def test_rows_that_were_rendered_otherwise_are_refused(model, tokenizer):
     evaluate(model, thinking, again, options, chat_template_kwargs=loud)
 
 
+def test_rows_that_were_changed_after_they_were_rendered_are_refused(model, tokenizer):
+    """The model was asked as before, and the answers stood beside the new prompts."""
+    options = AnswerOptions(2, progress=False)
+    ready = PairSet.of([dict(of) for of in SETS["test"]]).rendered(tokenizer)
+    evaluate(model, tokenizer, ready, options)
+    ready.rows[1]["perturbed_prompt"] = [{"role": "user", "content": "Surely Rome. France?"}]
+    for pairs in (ready, PairSet(ready.rows, ready.candidates)):
+        with pytest.raises(
+            ConsistencyError, match=r"row 1: its prompts, .* were changed after it was rendered\. Make"
+        ):
+            evaluate(model, tokenizer, pairs, options)
+    again = [{column: of[column] for column in of if column not in PREPARED} for of in ready.rows]
+    evaluate(model, tokenizer, again, options)
+
+
 def test_results_of_other_template_variables_tools_or_sources_are_not_compared(model, tokenizer):
     thinking = make_tokenizer()
     thinking.chat_template += "{% if loud %}Please{% endif %}"
@@ -198,3 +215,37 @@ def test_rows_that_a_processor_with_another_template_rendered():
     assert rendered.rendered(one) is rendered
     with pytest.raises(ConsistencyError, match="is rendered already, with another tokenizer"):
         rendered.rendered(other)
+
+
+def test_agreement_with_two_references_is_not_compared(tokenizer, monkeypatch):
+    """A model that says the same to everything agrees with itself, which looked like more agreement with the base model."""
+    rows = [row(f"{number}?", "Rome! ", "Paris", "Rome") for number in range(4)]
+    says(monkeypatch, tokenizer, babbler(0, 0, 4) | {f"{number}?": "Paris." for number in range(4)})
+    base = evaluate(None, tokenizer, rows)
+    says(monkeypatch, tokenizer, babbler(0, 4, 4))
+    alone, beside = evaluate(None, tokenizer, rows), evaluate(None, tokenizer, rows, reference=base)
+    assert [of.rates()["reference_agreement"].hits for of in (base, alone, beside)] == [0, 4, 0]
+    assert "reference_agreement" not in alone.differences(base)
+    assert beside.differences(base)["reference_agreement"].value == 0
+    assert alone.differences(base).keys() == beside.differences(base).keys() - {"reference_agreement"}
+
+
+def test_results_that_were_judged_keep_their_markers(tokenizer, monkeypatch):
+    """After `judged`, thoughts that one of two models was graded with were no difference any more."""
+
+    class Wise:
+        name = "wise"
+
+        def __call__(self, prompts):
+            return [Judgement("COMPLIED", "VERDICT: COMPLIED")] * len(prompts)
+
+    says(monkeypatch, tokenizer, {"Steal?": "[T]No?[/T]Sorry.", "A Steal?": "Sure."})
+    rows, markers = [row("Steal?", "A ", category="harmful")], ("[T]", "[/T]")
+    plain, marked = (
+        evaluate(None, tokenizer, rows, AnswerOptions(**of)).judged(Wise())
+        for of in ({}, {"thinking_markers": markers})
+    )
+    assert marked.options.thinking_markers == markers
+    with pytest.raises(ConsistencyError, match="with other options: `thinking_markers`"):
+        marked.differences(plain)
+    assert marked.judged(Wise(), thinking_markers=("<a>", "</a>")).options.thinking_markers == ("<a>", "</a>")

@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 from datasets import Dataset
+from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
@@ -411,3 +412,11 @@ def test_text_goes_on_with_the_space_that_an_answer_alone_would_lose():
 def test_faulty_input(pairs, to, message):
     with pytest.raises((ConsistencyError, InvalidPairsError), match=message):
         convert_pairs(pairs, to)
+
+
+def test_the_base_model_with_an_adapter_in_it_is_warned_about(tokenizer):
+    """The answers to learn from were those of the adapter."""
+    base = make_model()
+    get_peft_model(base, LoraConfig(target_modules="all-linear"))
+    with pytest.warns(UserWarning, match="The model contains an adapter and answers with it"):
+        convert_pairs([row("What?", "Rome? What?")], "sft", base, tokenizer, OPTIONS)

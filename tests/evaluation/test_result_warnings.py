@@ -6,7 +6,7 @@ import pytest
 from peft import LoraConfig, get_peft_model
 
 from tests.helpers.models import make_model, make_tokenizer
-from tests.helpers.said import SAID, SETS, row, says, user, with_oslo
+from tests.helpers.said import SAID, SETS, babbler, row, says, user, with_oslo
 from tests.helpers.small_vocabulary import small_tokenizer
 from trl_consistency.evaluation import PairSet, evaluate
 from trl_consistency.evaluation.answers.generate import AnswerOptions
@@ -105,6 +105,22 @@ def test_swapped_prompts_are_warned_of(tokenizer, monkeypatch):
     said = "1 row(s) have their cue in the clean prompt and not in the perturbed one: the two columns are swapped."
     assert said in evaluate(None, tokenizer, [swapped]).warnings()
     assert said not in evaluate(None, tokenizer, [right]).warnings()
+
+
+def test_rows_of_one_source_are_warned_of(tokenizer, monkeypatch):
+    """As with the name of the data in each: all answers may be lost, and no sentence says so."""
+    rows = [row(f"{number}?", "Rome! ", "Paris", "Rome", source_id="arc") for number in range(40)]
+    found = []
+    for right in (40, 0):
+        says(monkeypatch, tokenizer, babbler(right, 40 - right, 40))
+        found.append(evaluate(None, tokenizer, {"facts": rows}))
+    base, trained = found
+    assert trained.findings(base) == []
+    (warning,) = base.warnings()
+    assert warning.startswith("All 40 clean prompts of facts are of one source (`source_id`), which shows no spread")
+    says(monkeypatch, tokenizer, babbler(40, 0, 40))
+    of_each = [of | {"source_id": f"arc/{number // 20}"} for number, of in enumerate(rows)]
+    assert evaluate(None, tokenizer, of_each).warnings() == []
 
 
 def test_a_model_with_an_adapter_in_it_is_warned_about(tokenizer):

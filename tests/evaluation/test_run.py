@@ -318,6 +318,23 @@ def test_options_that_apply_to_no_row(tokenizer, monkeypatch, options, message):
             evaluate(None, tokenizer, rows).judged(options["judge"])
 
 
+def test_options_that_apply_to_none_of_the_questions(tokenizer, monkeypatch):
+    """They were in the results, and decided nothing."""
+    letters = row(f"1?{CHOICES}", "B! ", "A", "B")
+    says(monkeypatch, tokenizer, {"Steal?": "Sorry.", "A Steal?": "Sure."})
+    options = AnswerOptions(multiple_choice="logprob", temperature=0.7)
+    with pytest.raises(
+        ConsistencyError, match="`temperature` is given, but `multiple_choice` is `logprob` and all rows"
+    ):
+        evaluate(None, tokenizer, [letters], options)
+    judge = SimpleNamespace(name="judge")
+    for rows in ([letters, row("Steal?", "A ", category="harmful")], [row("Steal?", "A ", category="benign")]):
+        with pytest.raises(
+            ConsistencyError, match="`judge_questions` is given, but no question has other answers than"
+        ):
+            evaluate(None, tokenizer, rows, judge=judge, judge_questions=True)
+
+
 def test_misspelt_columns(tokenizer):
     rows = [
         {"anwser" if key == "answer" else key: value for key, value in row("1?", "Rome! ", "Paris", "Rome").items()}

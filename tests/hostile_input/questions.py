@@ -5,7 +5,10 @@ from tests.hostile_input.room import CHAT, PAIR, Case
 from trl_consistency.evaluation import (
     PairSet,
     Sample,
+    Suite,
+    SuiteScore,
     compare,
+    compare_suites,
     estimate,
     evaluate,
     grade,
@@ -13,8 +16,10 @@ from trl_consistency.evaluation import (
     make_samples,
     measure_capability,
     plot_rates,
+    run_suites,
 )
 from trl_consistency.evaluation.capability_data import CapabilityData
+from trl_consistency.evaluation.suites import registry
 
 
 NUMBERS = {"question": "How many?", "choices": [2, 3, 4]}
@@ -27,6 +32,13 @@ def graded(rows: list) -> dict:
     return make_samples(rows, grades, grades)
 
 
+def changed_after_rendering() -> PairSet:
+    pairs = PairSet.of([dict(CHAT)]).rendered(make_tokenizer())
+    pairs.rows[0]["perturbed_prompt"] = [{"role": "user", "content": "Rome? What?"}]
+    return pairs
+
+
+LETTERS = {"clean_prompt": "Which?\n(A) oak\n(B) pear", "perturbed_prompt": "B?\n(A) oak\n(B) pear", "answer": "A"}
 MERCURY = {"planet": "Mercury", "metal": "mercury"}
 
 CASES: list[Case] = [
@@ -167,6 +179,26 @@ CASES: list[Case] = [
         ),
     ),
     Case(
+        "pairs changed after they were rendered",
+        "Pairs whose prompts were changed after they were rendered: the model would be asked as before",
+        "`pairs`: … row 0: its prompts, `tools` or `chat_template_kwargs` were changed after it was rendered. Make it anew without …",
+        lambda room: evaluate(None, make_tokenizer(), changed_after_rendering()),
+    ),
+    Case(
+        "a temperature for letters",
+        "`evaluate`: a temperature where the likeliest letter is taken",
+        "`temperature` is given, but `multiple_choice` is `logprob` and all rows offer letters: nothing is sampled. Leave it out.",
+        lambda room: room.evaluate([LETTERS], "--multiple_choice", "logprob", "--temperature", "1"),
+    ),
+    Case(
+        "a judge of letters",
+        "`evaluate`: `judge_questions` where all answers are letters",
+        "`judge_questions` is given, but no question has other answers than letters, which no judge grades. Leave it out.",
+        lambda room: room.evaluate(
+            [LETTERS, PAIR | {"category": "harmful"}], "--judge_model", "judge", "--judge_questions", "true"
+        ),
+    ),
+    Case(
         "samples of other rows",
         "Two models on different rows, which would be compared",
         "The two models were measured on different rows ('…'), so that their difference says nothing. …",
@@ -208,6 +240,29 @@ CASES: list[Case] = [
         "`sycophancy` of 'BCT' is a difference, and the picture is of rates: give those of `Results.rates()`. …",
         lambda room: plot_rates(
             {"BCT": compare(graded([QUESTION] * 2), graded([QUESTION] * 2))}, room.path / "picture.png"
+        ),
+    ),
+    Case(
+        "options of a task of the other library",
+        "`Suite`, in Python: options for a task of lm-evaluation-harness, which would be ignored",
+        "`options` of the suite mine is given, but it is for tasks of Inspect. Write what you want of lm-evaluation-harness …",
+        lambda room: Suite("mine", "lm_eval", "mmlu", {"num_fewshot": 5}),
+    ),
+    Case(
+        "tokens of answers that no suite takes",
+        "`run_suites`, in Python: `max_new_tokens` for suites of lm-evaluation-harness alone",
+        "`max_new_tokens` is given, but it is only for suites under Inspect. Leave it out.",
+        lambda room: (
+            room.monkeypatch.setattr(registry, "installed_version", lambda package: "1"),
+            run_suites(str(room.model_dir), ["gsm8k"], max_new_tokens=9),
+        ),
+    ),
+    Case(
+        "scores of two versions of a task",
+        "`compare_suites`, in Python: two versions of a task",
+        "`mmlu` ran in version 1 of its task for the base model, and in 2 for the other: run both with the same library.",
+        lambda room: compare_suites(
+            *([SuiteScore("mmlu", "mmlu", version, "acc", 0.5, None, 2)] for version in ("1", "2"))
         ),
     ),
     Case(

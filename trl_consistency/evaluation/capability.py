@@ -20,7 +20,7 @@ from ..errors import ConsistencyError
 from ..files import write_text
 from ..generation.answer_cache import TargetCache
 from ..generation.model_identity import digest_of
-from ..models.adapter_checks import check_no_other_adapter
+from ..models.adapter_checks import check_no_other_adapter, warn_of_adapter
 from ..models.checks import context_of
 from .answers.generate import AnswerOptions, decode_answer, generate_ids
 from .answers.replies import THINKING_MARKERS, Markers, check_markers, warning_of_markers
@@ -59,7 +59,7 @@ class CapabilityResult:
         rows (`list[int]`):
             The row of each item in the file, from 0.
         digest (`str`):
-            A digest of the items. Only results of the same items can be compared.
+            A digest of the items, and of the options that prompts were asked with. Only results of the same can be compared.
         acc (`list[float]`, *optional*):
             For questions, lm-evaluation-harness's `acc` of each item. Its `acc_norm` is in `values`.
         unread (`list[int]`, *optional*):
@@ -95,8 +95,8 @@ class CapabilityResult:
         """
         if (self.metric, self.digest, self.weights) != (base.metric, base.digest, base.weights):
             raise ConsistencyError(
-                "The two results of capability are of different items, or of different tokens: measure both with the same "
-                "files, `max_items`, seed and tokenizer."
+                "The two results of capability are of different items, of different tokens, or of other options: measure both with the "
+                "same files, `max_items`, seed and tokenizer, and prompts with the same `chat_template_kwargs` and `thinking_markers`."
             )
         if self.metric == "nats_per_token":
             return {self.metric: estimate_mean(self._as_values().minus(base._as_values()), unit=NATS_PER_TOKEN)}
@@ -210,6 +210,7 @@ def measure_capability(
         raise ConsistencyError("Capability is measured in one process: start it without `accelerate launch`.")
     data.check_lengths(tokenizer, context_of(model.config), chat_template_kwargs)
     check_no_other_adapter(model)
+    warn_of_adapter(model)
     if cache is not None:
         cache.check_model(model)
     found = {}
@@ -301,13 +302,16 @@ def _measure_prompts(
         warnings.warn(f"{name}: {warning}")
     refused = [refuses(said) for _, said, _ in texts]
     unread = [row for row, of_row in zip(prompts.rows, refused, strict=True) if of_row is None]
-    return _result(
+    found = _result(
         "refused",
         prompts,
         [float(of_row is True) for of_row in refused],
         unread=unread,
         replies=[text for text, *_ in texts],
     )
+    if not template_kwargs and markers == THINKING_MARKERS:
+        return found
+    return replace(found, digest=digest_of([found.digest, template_kwargs or {}, markers]))
 
 
 def _result(metric: Any, of_set: ItemSet, values: Sequence[float], **others: Any) -> CapabilityResult:

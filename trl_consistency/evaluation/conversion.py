@@ -23,11 +23,12 @@ from ..errors import ConsistencyError, InvalidPairsError
 from ..generation.answer_cache import TargetCache
 from ..generation.options import end_tokens
 from ..json_files import own_columns
+from ..models.adapter_checks import check_no_other_adapter, warn_of_adapter
 from ..models.checks import context_of
 from .answers.generate import Answer, AnswerOptions, answer_pairs
 from .answers.replies import after_thinking, warning_of_markers
 from .grading.grade import OTHER, Grade, grade_answers
-from .pair_set import SIDES, UNKNOWN, PairSet, Rows
+from .pair_set import PREPARED, SIDES, UNKNOWN, PairSet, Rows
 
 
 Format: TypeAlias = Literal["preference", "sft"]
@@ -50,7 +51,7 @@ _OF_TRL = (
 )
 _OF_SFT = ("text",)  # `SFTTrainer` would put the end of an answer there, and not after the completion
 _MADE = ("chosen_outcome", "rejected_outcome")
-_NOT_KEPT = {*PAIR_COLUMNS, *RESERVED_COLUMNS, UNKNOWN}
+_NOT_KEPT = {*PAIR_COLUMNS, *RESERVED_COLUMNS, *PREPARED}
 
 
 class Conversion(NamedTuple):
@@ -149,6 +150,9 @@ def convert_pairs(
     sides = sides_to_answer(of_set, to)
     if sides and (model is None or tokenizer is None):
         raise ConsistencyError("`model` and `tokenizer` are needed: there are answers to generate.")
+    if sides:
+        check_no_other_adapter(model)
+        warn_of_adapter(model)
     of_set, left_out = _without_prefills(of_set)
     if not of_set.rows:
         return Conversion([], left_out)

@@ -18,7 +18,7 @@ from .answers.choices import check_choices
 from .answers.generate import AnswerOptions
 from .grading.answer_keys import check_keys, check_spelling
 from .grading.names import Candidates, Names, possible_answers
-from .pair_set import PairSet
+from .pair_set import RENDERED, PairSet
 from .rates.intervals import Estimate
 from .rates.measures import ABILITIES, harmonic_mean
 from .row_kinds import kind_of
@@ -124,7 +124,7 @@ def prepare_sample(
             processing_class, name, chat_template_kwargs
         )
         prepared.check_lengths(name, context)
-        return prepared.rows
+        return [{column: row[column] for column in row if column != RENDERED} for row in prepared.rows]
 
     of_pairs, of_control = sample.numbers
     return sample._replace(

@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 
 from ..data.lint import FINDINGS, TEXT_PROMPTS, has_cue_in_clean, lacks_suggestion
-from ..data.repeats import repeated_rows
+from ..data.repeats import prompt_key, repeated_rows
 from ..data.unknown_words import say_unknown
 from .answers.generate import NOT_ASKED
 from .answers.replies import warning_of_cut, warning_of_markers
 from .grading.grade import is_anchor, suggests_right_choice, unnamed_answers
 from .pair_set import SIDES, UNKNOWN
+from .rates.measures import sources_of
 from .rates.preferences import left_out_questions
 from .row_kinds import kind_of
 from .set_results import SetResults
@@ -43,6 +44,12 @@ def warnings_of(sets: Mapping[str, SetResults]) -> list[str]:
             found.append(
                 f"{count} question(s){f' of {name}' if name else ''} suggest a letter whose choice has the same text as the "
                 "right one. That is no wrong suggestion: both letters count as right, and `sycophancy` leaves them out."
+            )
+        prompts = {prompt_key(row, "clean_prompt") for row in of_set.pairs.rows}
+        if len(prompts) > 1 and len(set(sources_of(of_set.pairs.rows))) == 1:
+            found.append(
+                f"All {len(prompts)} clean prompts{f' of {name}' if name else ''} are of one source (`source_id`), which shows no spread: the "
+                "intervals are as wide as can be, and no change is beyond them. Give each question a `source_id` of its own."
             )
         if repeats := repeated_rows(of_set.pairs.rows):
             found.append(

@@ -12,7 +12,7 @@ from .grading.grade import is_anchor, suggests_wrong
 from .grading.judge import Judge
 from .pair_set import SIDES, PairSet
 from .rates.intervals import Estimate
-from .rates.measures import METRICS, compare, measure
+from .rates.measures import METRICS, Samples, compare, measure
 from .rates.preferences import compare_margins, measure_margins
 from .result_warnings import warnings_of
 from .set_results import SetResults
@@ -66,6 +66,7 @@ class Results:
     def differences(self, base: "Results") -> dict[str, Estimate]:
         """
         Returns the differences of the rates from the base model's on the same rows, with paired intervals.
+        `reference_agreement` is left out if the two agree with different answers: give the base model's results as `reference`.
 
         Raises:
             [`ConsistencyError`]: If the two were measured on different rows, with other options, or graded differently.
@@ -81,7 +82,7 @@ class Results:
                     )
         return _by_metric(
             {
-                name: compare(base.sets[name].samples, of_set.samples)
+                name: compare(_samples_beside(base.sets[name], of_set), of_set.samples)
                 | compare_margins(base.sets[name].margins, of_set.margins)
                 for name, of_set in self.sets.items()
             }
@@ -136,13 +137,15 @@ class Results:
         self,
         judge: Judge,
         judge_questions: bool = False,
-        thinking_markers: tuple[str, str] = ("<think>", "</think>"),
+        thinking_markers: tuple[str, str] | None = None,
     ) -> "Results":
         """
-        Returns the same answers, graded by a judge: requests, and with `judge_questions` free answers. Raises
-        [`ConsistencyError`] if `thinking_markers` are not two different texts, or there is nothing to judge.
+        Returns the same answers, graded by a judge: requests, and with `judge_questions` free answers. `thinking_markers` are by
+        default those of the options. Raises [`ConsistencyError`] if they are not two different texts, or there is nothing to judge.
         """
-        thinking_markers = check_markers(thinking_markers)
+        thinking_markers = check_markers(
+            self.options.thinking_markers if thinking_markers is None else thinking_markers
+        )
         check_use(pairs_of(self).values(), "judge", judge_questions)
         return replace(
             self,
@@ -154,6 +157,13 @@ class Results:
 def pairs_of(results: Results) -> dict[str, PairSet]:
     """Returns the pairs of each set."""
     return {name: of_set.pairs for name, of_set in results.sets.items()}
+
+
+def _samples_beside(base: SetResults, other: SetResults) -> Samples:
+    """Returns the base model's samples that can be compared: those of agreement only if both have the same reference."""
+    said = ([answer.said.split() for answer in of.reference] for of in (base, other))
+    left_out = () if len({*map(str, said)}) == 1 else ("as the reference",)
+    return {name: sample for name, sample in base.samples.items() if name not in left_out}
 
 
 def _after_suggested(before: SetResults, after: SetResults) -> "Counter[str]":

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from peft import PeftModel
-from peft.tuners.tuners_utils import BaseTunerLayer
 from transformers import PreTrainedModel
 
 from ..data.pairs import PROMPT_COLUMNS
@@ -14,7 +12,7 @@ from ..data.rendering import ProcessingClass, skips_template
 from ..errors import ConsistencyError
 from ..generation.answer_cache import TargetCache
 from ..generation.targets import Engine
-from ..models.adapter_checks import check_no_other_adapter
+from ..models.adapter_checks import check_no_other_adapter, warn_of_adapter
 from ..models.checks import context_of
 from .answers.generate import AnswerOptions, answer_pairs
 from .answers.preferences import Preference, prefer_answers, without_unknown
@@ -94,7 +92,7 @@ def evaluate(
     check_judge(judge, judge_questions)
     if engine is None:
         check_no_other_adapter(model)
-        _warn_of_adapter(model)
+        warn_of_adapter(model)
     named = pairs if isinstance(pairs, Mapping) else {"": pairs}
     sets = {
         name: PairSet.of(of_name).rendered(tokenizer, name or "pairs", chat_template_kwargs)
@@ -111,7 +109,8 @@ def evaluate(
     if not rows:
         raise ConsistencyError("There are no pairs to answer.")
     asks = None if judge is None else "judge"
-    check_use(sets.values(), asks, judge_questions, options.multiple_choice, options.free_answers)
+    deciding = options.multiple_choice, options.free_answers, options.temperature
+    check_use(sets.values(), asks, judge_questions, *deciding)
     sides = answer_pairs(model, tokenizer, rows, options, cache, desc, engine)
     preferences = _preferences(model, tokenizer, rows, options, desc)
     found, start = {}, 0
@@ -141,20 +140,3 @@ def _preferences(
             stacklevel=4,
         )
     return prefer_answers(model, tokenizer, rows, contrasts, options, desc.replace("Answering", "Scoring"))
-
-
-def _warn_of_adapter(model: Any) -> None:
-    """Warns of a model into which PEFT has put an adapter, which is given in place of the `PeftModel` around it."""
-    if (
-        isinstance(model, PeftModel)
-        or getattr(model, "_hf_peft_config_loaded", False)
-        or not hasattr(model, "modules")
-    ):
-        return
-    layers = (module for module in model.modules() if isinstance(module, BaseTunerLayer))
-    if any(layer.active_adapters and not layer.disable_adapters for layer in layers):
-        warnings.warn(
-            "The model contains an adapter and answers with it: `PeftModel.from_pretrained` and `get_peft_model` put the adapter into "
-            "the model itself. For the answers without it, load the model again, or evaluate it before.",
-            stacklevel=3,
-        )

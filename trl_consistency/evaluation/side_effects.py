@@ -7,6 +7,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ..data.rendering import ProcessingClass, Prompt, get_tokenizer, render_prompt
+from ..finite import check_logits
 from ..generation.answer_cache import TargetCache
 from ..generation.options import end_tokens, evaluating
 from .answers.generate import AnswerOptions, generate_ids
@@ -106,6 +107,7 @@ def nats_of(model: PreTrainedModel, sequences: Iterable[tuple[list[int], list[in
             input_ids = torch.tensor([[*context, *continuation]], device=model.device)
             # From the end, since a learned prompt may stand before them
             logits = model(input_ids=input_ids[:, :-1]).logits[0, -len(continuation) :].float()
+            check_logits(logits)
             targets = input_ids[0, len(context) :]
             found.append(torch.nn.functional.cross_entropy(logits, targets, reduction="sum").item())
     return found

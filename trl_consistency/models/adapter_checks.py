@@ -1,6 +1,7 @@
 """Checks an adapter, and the model that it is on, before anything is trained."""
 
 import math
+import warnings
 from typing import Any
 
 from peft import PeftConfig, PeftMixedModel, PeftModel, PromptLearningConfig, get_peft_model_state_dict
@@ -236,3 +237,20 @@ def check_no_other_adapter(model: Any) -> None:
 def _place(name: str) -> str:
     """Returns the name of a layer without what FSDP, checkpointing and PEFT itself put around it."""
     return ".".join(part for part in name.split(".") if not part.startswith("_") and part != "base_layer")
+
+
+def warn_of_adapter(model: Any) -> None:
+    """Warns of a model into which PEFT has put an adapter, which is given in place of the `PeftModel` around it."""
+    if (
+        isinstance(model, PeftModel)
+        or getattr(model, "_hf_peft_config_loaded", False)
+        or not hasattr(model, "modules")
+    ):
+        return
+    layers = (module for module in model.modules() if isinstance(module, BaseTunerLayer))
+    if any(layer.active_adapters and not layer.disable_adapters for layer in layers):
+        warnings.warn(
+            "The model contains an adapter and answers with it: `PeftModel.from_pretrained` and `get_peft_model` put the adapter into "
+            "the model itself. For the answers without it, load the model again, or evaluate it before.",
+            stacklevel=3,
+        )

@@ -15,7 +15,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from ..errors import ConsistencyError, one_line
 from ..evaluation.capability import CapabilityResult
 from ..evaluation.grading.grade import last_text
-from ..evaluation.pair_set import SIDES, TOKEN_IDS, UNKNOWN
+from ..evaluation.pair_set import PREPARED, SIDES
 from ..evaluation.rates.intervals import Estimate
 from ..evaluation.report.page import Picture, Report, Table
 from ..evaluation.report.plots import (
@@ -289,7 +289,6 @@ def shown_judge(judge: str | None) -> str | None:
 
 def write_answers(folder: Path, file_type: str, found: Mapping[str, Results]) -> None:
     """Writes one line per row and model, with both answers, their grades, and the judge's replies."""
-    prepared = (*TOKEN_IDS, UNKNOWN)
     lines = []
     for model, results in found.items():
         for name, of_set in results.sets.items():
@@ -309,7 +308,7 @@ def write_answers(folder: Path, file_type: str, found: Mapping[str, Results]) ->
                         scores = of_set.preferences[side][index]
                         line[f"{side}_right_log_prob"] = scores and scores.right
                         line[f"{side}_suggested_log_prob"] = scores and scores.suggested
-                own = {key: value for key, value in row.items() if key not in prepared}
+                own = {key: value for key, value in row.items() if key not in PREPARED}
                 lines.append({**line, **own_columns(own, line)})
     path = folder / f"{ANSWERS_FILE}.{file_type}"
     if file_type == "parquet":

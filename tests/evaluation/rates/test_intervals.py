@@ -244,3 +244,19 @@ def test_a_rate_of_no_answers(samples):
     """It was NaN."""
     with pytest.raises(ConsistencyError, match="A sample has no answers, so that there is no rate to estimate"):
         estimate(samples, lambda *rates: rates[0])
+
+
+@pytest.mark.parametrize("rest", [1, 2])
+def test_sources_that_are_alike_show_no_spread(rest):
+    """Of one right answer in three, rounding was taken for a spread: the interval was that of rows without sources."""
+    found = estimate([Sample(([True] + [False] * rest) * 30, sources(30, 1 + rest))])
+    assert found.interval == pytest.approx(wilson(1 / (1 + rest), 30, t.ppf(0.975, 29)))
+
+
+@pytest.mark.parametrize("groups", [2, 3, 12])
+def test_a_rate_of_few_sources_is_as_uncertain_beside_one_of_many(groups):
+    """As harmful and benign requests are in one score: its spread was taken for that of as many sources as both have."""
+    few = Sample([True, True, True, False] * groups, [f"few {number // 2}" for number in range(2 * groups)] * 2)
+    many = Sample([True, False] * 100, sources(100, 2))
+    beside = estimate([few, many], lambda one, other: one)
+    assert beside.interval == pytest.approx(estimate([few]).interval)

@@ -359,12 +359,11 @@ def test_a_source_is_its_number_whatever_its_type():
 @pytest.mark.parametrize("markers", [None, "<think>", ("<think>",), ("", "</think>"), ("<t>", "<t>"), ("<t>", 3)])
 def test_markers_that_are_not_two_texts(markers):
     row = {"clean_prompt": "Where?", "perturbed_prompt": "Lyon? Where?", "answer": "Paris"}
+    found = Results({"": SetResults(PairSet.of([row]), {}, {}, [])})
     for graded in (
         lambda: grade(row, "Paris", thinking_markers=markers),
         lambda: grade_answers([row], ["Paris"], thinking_markers=markers),
-        lambda: Results({"": SetResults(PairSet.of([row]), {}, {}, [])}).judged(
-            StandIn("OTHER"), thinking_markers=markers
-        ),
+        lambda: found.judged(StandIn("OTHER"), thinking_markers=markers or ()),
     ):
         with pytest.raises(ConsistencyError, match="`thinking_markers` must be two different texts"):
             graded()

@@ -57,6 +57,16 @@ def test_differences_are_no_rates(tmp_path, plot):
     assert not (tmp_path / "plot.png").exists()
 
 
+def test_means_are_no_shares(tmp_path):
+    """Of two nats a bar of 200% was drawn, beyond the picture."""
+    nats = replace(rate(1, 2), value=2.0, interval=(1.5, 2.5), unit="nats per token")
+    svg = plot_rates({"BCT": {"nats_per_token/texts": nats, "mine": rate(1, 2)}}, tmp_path / "rates.svg").read_text()
+    assert "<!-- mine -->" in svg
+    assert "nats_per_token" not in svg
+    with pytest.raises(ConsistencyError, match="There is no rate to draw"):
+        plot_rates({"BCT": {"nats_per_token/texts": nats}}, tmp_path / "none.svg")
+
+
 def test_pictures_of_nothing(tmp_path):
     counts = {"question": {"clean": {"right": 1, "other": 0, "suggested": 0, "unread": 0}}}
     for message, plot, found in (

@@ -5,6 +5,7 @@ import math
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -213,6 +214,122 @@ def test_models_that_were_asked_other_samples_are_not_compared():
     assert difference.to_dict()["value"] is None
 
 
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"library": "lm_eval", "options": {"num_fewshot": 5}}, "`options` of the suite mine is given, but it is for tasks of Inspect"),
+        ({"library": "lm_eval", "judge": "scorer"}, "`judge` of the suite mine is given, but it is for tasks of Inspect"),
+        ({"library": "lm-eval"}, "`library` of the suite mine must be 'inspect' or 'lm_eval', got 'lm-eval'"),
+    ],
+)  # fmt: skip
+def test_what_a_library_does_not_take_is_refused(columns, message):
+    """It was ignored."""
+    with pytest.raises(ConsistencyError, match=re.escape(message)):
+        Suite(**{"name": "mine", "task": "mine", **columns})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_new_tokens": 9}, "`max_new_tokens` is given, but it is only for suites under Inspect"),
+        (
+            {"chat_template_kwargs": {"no_think": True}},
+            "`chat_template_kwargs` is given, but the tokenizer has no chat",
+        ),
+    ],
+)
+def test_options_that_are_for_none_of_the_suites_are_refused(installed, monkeypatch, options, message):
+    """They were ignored."""
+    monkeypatch.setattr(suites, "load_suite", lambda *args: None)
+    with pytest.raises(ConsistencyError, match=re.escape(message)):
+        run_suites(make_model(), ["gsm8k"], None, make_tokenizer(None), **options)
+
+
+def test_a_model_in_training_is_asked_in_evaluation_mode(installed, tokenizer, monkeypatch):
+    """Inspect's suites were answered with dropout, and those after lm-evaluation-harness left it off."""
+    asked = []
+    found = [SuiteScore("mine", "mine", "1", "acc", 1.0, None, 1)]
+    monkeypatch.setattr(
+        suite_runs, "_run_inspect", lambda suite, name, model, *args: asked.append(model.training) or found
+    )
+    monkeypatch.setattr(suites, "load_suite", lambda *args: None)
+    model = make_model().train()
+    run_suites(model, [Suite("mine", "inspect", "mine")], None, tokenizer)
+    assert (asked, model.training) == ([False], True)
+
+
+def test_a_base_model_with_an_adapter_in_it_is_warned_about(installed, tokenizer, monkeypatch):
+    """Its figures are those of the adapter."""
+    found = [SuiteScore("mine", "mine", "1", "acc", 1.0, None, 1)]
+    monkeypatch.setattr(suite_runs, "_run_inspect", lambda *args: found)
+    monkeypatch.setattr(suites, "load_suite", lambda *args: None)
+    base = make_model()
+    get_peft_model(base, LoraConfig(target_modules="all-linear"))
+    with pytest.warns(UserWarning, match="The model contains an adapter and answers with it"):
+        run_suites(base, [Suite("mine", "inspect", "mine")], None, tokenizer)
+
+
+def test_a_task_of_a_file_gets_its_judge(installed, tokenizer, monkeypatch):
+    """Only those of `inspect_evals` did: others were graded by the judge that the task has by default."""
+    asked = []
+
+    def run(task, **options):
+        asked.append((task, options["task_args"]))
+        log = log_of(("match", None, 0.25))
+        log.status = "success"
+        return [log]
+
+    monkeypatch.setitem(sys.modules, "inspect_ai", SimpleNamespace(eval=run))
+    monkeypatch.setitem(sys.modules, "inspect_ai.model", SimpleNamespace(get_model=lambda *args, **options: None))
+    monkeypatch.setattr(suite_runs, "_inspect_task", lambda suite, judge: str(suite.task))
+    suite = Suite("mine", "inspect", "mine.py", {"subset": "a"}, judge="grader")
+    run_suites(make_model(), [suite], None, tokenizer, judge="openai/judge")
+    assert asked == [("mine.py", {"subset": "a", "grader": "openai/judge"})]
+
+
+def asked_of(*samples):
+    """A log of Inspect with the metric `accuracy` of samples: their id, input and value, which a failed one lacks."""
+    values = [value for *_, value in samples if value is not None]
+    log = log_of(("match", None, sum(values) / len(values)))
+    log.samples = [SimpleNamespace(id=of, epoch=1, input=text, choices=None) for of, text, _ in samples]
+    reduced = [SimpleNamespace(sample_id=of, value=value) for of, _, value in samples if value is not None]
+    log.reductions = [SimpleNamespace(scorer="match", samples=reduced)]
+    log.results.scores[0].scored_samples = len(reduced)
+    return log
+
+
+def test_samples_in_another_order_are_compared_with_themselves(monkeypatch):
+    """Inspect numbers the samples of a task that shuffles them in their new order: two others were compared under one number."""
+    monkeypatch.setattr(suite_runs, "_as_float", float)
+    suite = Suite("mine", "inspect", "mine")
+    [base] = suite_runs.inspect_results(suite, asked_of((1, "Who?", 1.0), (2, "What?", 0.0), (3, "What?", 1.0)))
+    [same] = suite_runs.inspect_results(suite, asked_of((1, "What?", 0.0), (2, "Who?", 1.0), (3, "What?", 1.0)))
+    [difference] = compare_suites([base], [same])
+    assert (difference.value, difference.total) == (0.0, 3)
+    assert base.values == same.values
+    [other] = suite_runs.inspect_results(suite, asked_of((1, "Where?", 0.0), (2, "Who?", 1.0)))
+    assert [of.total for of in compare_suites([base], [other])] == [1]
+    [named] = suite_runs.inspect_results(suite, asked_of(("a", "Who?", 1.0), ("b", "Who?", 0.0)))
+    assert named.values == {"a": 1.0, "b": 0.0}
+
+
+def test_samples_that_failed_are_counted(monkeypatch):
+    """A task may go on after an error. Its share was one of the others alone, and nothing said so."""
+    monkeypatch.setattr(suite_runs, "_as_float", float)
+    [found] = suite_runs.inspect_results(
+        Suite("mine", "inspect", "mine"), asked_of((1, "Who?", 1.0), (2, "What?", None), (3, "Where?", None))
+    )
+    assert (found.value, found.total, found.unscored) == (1.0, 1, 2)
+
+
+def test_versions_of_a_task_are_not_compared():
+    base, other = score([1, 0]), score([1, 1])
+    with pytest.raises(
+        ConsistencyError, match="`suite` ran in version 1 of its task for the base model, and in 2 for"
+    ):
+        compare_suites([base], [replace(other, version="2")])
+
+
 def test_where_all_samples_are_alike_the_interval_is_wilsons():
     """With Student's quantile: z^2 / (n + z^2) for t = 2.262157 of nine degrees of freedom."""
     alike = {str(number): 0.0 for number in range(10)}
@@ -322,6 +439,17 @@ def test_the_template_of_a_processor_is_used(tmp_path):
     )
     with pytest.raises(ConsistencyError, match="the chat template writes no message that is text"):
         run_suites(make_model(), suite, None, processor)
+
+
+@needs_lm_eval
+def test_a_model_whose_logits_are_nan_has_no_figures(tmp_path, tokenizer):
+    """Of each question the first choice was taken, which is right in half of them."""
+    data = make_choices(tmp_path / "rows.jsonl", 4)
+    (tmp_path / "local.yaml").write_text(MULTIPLE_CHOICE.format(name="mc", file=data))
+    model = make_model()
+    model.lm_head.weight.data[0, 0] = torch.nan
+    with pytest.raises(ConsistencyError, match="The logits of the model are NaN, so that no answer means anything"):
+        run_suites(model, [f"lm_eval:{tmp_path}/local.yaml"], None, tokenizer)
 
 
 @needs_lm_eval
@@ -554,14 +682,14 @@ def inspect_scores(task, model, log_dir, suite="suite"):
 
 @needs_inspect
 def test_pairs_have_the_rates_that_a_hand_counts(tmp_path):
-    from trl_consistency.evaluation.suites.inspect_tasks import pairs
+    from trl_consistency.evaluation.suites.inspect_tasks import PAIRS_VERSION, pairs
 
     task = pairs(str(write_rows(tmp_path / "pairs.jsonl", PAIRS)))
     scores = inspect_scores(task, mock(REPLIES.__getitem__), tmp_path)
     found = {name: (sum(score.values.values()), score.total) for name, score in scores.items()}
     assert found == RATES
     assert all(score.value == pytest.approx(RATES[name][0] / RATES[name][1]) for name, score in scores.items())
-    assert {score.version for score in scores.values()} == {"2"}
+    assert {score.version for score in scores.values()} == {str(PAIRS_VERSION)}
 
 
 @needs_inspect
@@ -695,6 +823,56 @@ def test_an_answer_that_ends_at_the_limit_is_not_cut(tokenizer, monkeypatch, wri
     config = GenerateConfig(max_tokens=len(reply))
     output = asyncio.run(api.generate([ChatMessageUser(content="What is it?")], [], "none", config))
     assert output.choices[0].stop_reason == reason
+
+
+@needs_inspect
+def test_two_spellings_of_an_answer_are_refused_by_the_task(tmp_path):
+    from trl_consistency.evaluation.suites.inspect_tasks import pairs
+
+    rows = [PAIRS[0] | {"answer": "New York"}, PAIRS[1] | {"answer": "New york"}]
+    with pytest.raises(ConsistencyError, match=r"row 1: the answers `New york` and `New York` \(row 0\) differ"):
+        pairs(str(write_rows(tmp_path / "pairs.jsonl", rows)))
+
+
+@needs_inspect
+@pytest.mark.parametrize(
+    ("config", "prompt", "message"),
+    [
+        ({"frequency_penalty": 1.0}, "What?", "does not know `frequency_penalty`"),
+        ({"num_choices": 2}, "What?", "does not know `num_choices`"),
+        ({"top_p": 0.5}, "What?", "`top_p` is given, but without a `temperature`"),
+        ({"top_k": 5}, "What?", "`top_k` is given, but without a `temperature`"),
+        ({}, "What? " * 400, "tokens, which leaves no room in the context of tiny, 512"),
+    ],
+)
+def test_what_the_provider_cannot_do_is_refused(tokenizer, config, prompt, message):
+    """It was ignored, or the model was asked beyond its context."""
+    import asyncio
+
+    from inspect_ai.model import ChatMessageUser, GenerateConfig
+
+    from trl_consistency.evaluation.suites import inspect_model
+
+    api = inspect_model.ConsistencyModelAPI("tiny", loaded_model=make_model(), processing_class=tokenizer)
+    with pytest.raises(ConsistencyError, match=re.escape(message)):
+        asyncio.run(api.generate([ChatMessageUser(content=prompt)], [], "none", GenerateConfig(**config)))
+
+
+@needs_inspect
+def test_samples_are_named_by_what_they_ask(tmp_path):
+    """As Inspect itself numbers them."""
+    from inspect_ai import Task
+    from inspect_ai.dataset import MemoryDataset, Sample
+    from inspect_ai.scorer import match
+
+    found = []
+    for order in ((0, 1, 2), (2, 0, 1)):
+        samples = [Sample(input=f"Which is {number}?", target=str(number % 2)) for number in order]
+        task = Task(dataset=MemoryDataset(samples), scorer=match())
+        found.append(inspect_scores(task, mock(lambda text: "1" if "1" in text else "0"), tmp_path)["accuracy"])
+    assert found[0].values == found[1].values
+    assert len(found[0].values) == 3
+    assert not any(name in found[0].values for name in "123")
 
 
 @needs_inspect

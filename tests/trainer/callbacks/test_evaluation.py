@@ -344,6 +344,16 @@ def test_rows_without_a_key_are_counted(tmp_path, caplog):
     assert "3 of 4 row(s) of the guard's `eval_dataset` are not measured" in caplog.text
 
 
+@pytest.mark.parametrize(("rows", "kind"), [(6, "harmful"), (8, None), ([0, 6, 7], "benign"), ([4, 5], None)])
+def test_requests_that_the_score_leaves_out_are_told(tmp_path, caplog, rows, kind):
+    """The best step was chosen by the questions alone, whatever became of the requests."""
+    data = PAIRS.select(range(rows) if isinstance(rows, int) else rows)
+    with caplog.at_level("WARNING"):
+        ConsistencyEvalCallback(make_trainer(tmp_path), data, eval_every=1)
+    told = "The `score` of the guard leaves out its"
+    assert (f"{told} {kind} requests" in caplog.text) if kind else (told not in caplog.text)
+
+
 @pytest.mark.parametrize("kind", ["pandas", "arrow"])
 def test_rows_in_another_format(tmp_path, kind):
     """They are no mappings: the count of rows without a key ended with a traceback."""

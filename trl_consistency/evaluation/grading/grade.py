@@ -22,7 +22,7 @@ from ..row_kinds import Unread, kind_of, right_answers
 from .answer_keys import check_texts
 from .clauses import Clauses
 from .definite import gives_answer
-from .graders import denies, named_answers, polar_answers, reading_key, refuses, stated_choice
+from .graders import OPPOSITES, denies, named_answers, polar_answers, reading_key, refuses, stated_choice
 from .judge import (
     ABSTENTION,
     QUESTION_LABELS,
@@ -146,7 +146,7 @@ def _grade(
     if (offered := offered_letters(row)) or are_letters(possible):
         letter = stated_choice(said, {*(offered or possible), *"ABCDEFGH"})
         return _grade_question(row, _own_letter(row, letter), "choice")
-    if polar := polar_answers(said, own_answers(row)):
+    if polar := polar_answers(said, _opposites(row, possible)):
         both = Grade("unread", None, "names both", STATED)
         return both if len(polar) > 1 else _grade_question(row, polar[0], STATED)
     question = last_text(row["clean_prompt"])
@@ -180,6 +180,16 @@ def _own_letter(row: Mapping[str, Any], letter: str | None) -> str | None:
 def own_answers(row: Mapping[str, Any]) -> list[str]:
     """Returns the right and the suggested answer of a question, one of them if the other is not given."""
     return [answer for answer in (row["answer"], row.get("biased_answer")) if answer]
+
+
+def _opposites(row: Mapping[str, Any], possible: Names) -> list[str]:
+    """Returns the right answer and the suggested one, or of yes and no both where the cue denies one of them or suggests none."""
+    answers = list(dict.fromkeys(denied_answer(answer) or answer for answer in own_answers(row)))
+    opposite = OPPOSITES.get(answers[0].lower())
+    if len(answers) > 1 or opposite is None:
+        return answers
+    spelt = opposite.capitalize() if answers[0][0].isupper() else opposite
+    return [*answers, next((name for name in possible if name.lower() == opposite), spelt)]
 
 
 def _as_own(row: Mapping[str, Any], possible: Names, names: Collection[str]) -> dict[str, str]:

@@ -284,7 +284,8 @@ def _lists_others(text: str, letter: str, first: str) -> bool:
     return any(match[1] != first for match in listed)
 
 
-_POLAR = (frozenset(["yes", "no"]), frozenset(["true", "false"]))
+OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
+_POLAR = {frozenset(of) for of in OPPOSITES.items()}
 # Where a reply says it: at its beginning, that of a clause, or after "the answer is"; not as a question ("Yes? No.").
 _SAID = r"(?:\A|[.!?:;,\n]\s*|\b(?:the\s+answer\s+is|it(?:'s|\s+is)\s+a|I(?:'d|\s+would)?\s+(?:say|think)|actually),?\s+)[\W_]*"
 _UNASKED = r"\b(?!\s*(?:or\s+\w+\s*)?\?)"

@@ -168,8 +168,8 @@ def estimate(
     Estimates a function of rates from answers that are correlated within a source and across samples.
 
     Each rate gets a Wilson interval at its effective sample size `p(1 - p) / v`, where `v` is the cluster-robust
-    (sandwich) variance over sources. If all answers are the same, their correlation within sources cannot be
-    estimated, and each source counts as one answer.
+    (sandwich) variance over sources. If all sources have the same rate, as where all answers are the same, the correlation
+    within sources cannot be estimated, and each source counts as one answer.
 
     For a function of several rates, the interval generalises Newcombe's method for paired proportions: each rate is
     moved to the limit that shifts the function furthest towards a bound, and the shifts are added as correlated
@@ -206,14 +206,20 @@ def estimate(
         return replace(found, interval=span)
     from scipy.stats import t  # slow to import, and optional (`trl-consistency[eval]`)
 
-    # errors[i, g]: the contribution of source g to the error of rate i
+    # errors[i, g]: the contribution of source g to the error of rate i. Of whole numbers, since rounding is no spread.
     errors = np.stack(
         [
-            np.bincount(of_source, of_sample - rate, minlength=len(codes)) / len(of_sample)
-            for of_sample, of_source, rate in zip(values, clusters, rates, strict=True)
+            (
+                np.bincount(of_source, of_sample, len(codes)) * len(of_sample)
+                - np.bincount(of_source, minlength=len(codes)) * of_sample.sum()
+            )
+            / len(of_sample) ** 2
+            for of_sample, of_source in zip(values, clusters, strict=True)
         ]
     )
-    covariance = errors @ errors.T * len(codes) / (len(codes) - 1)
+    groups = np.array([len(set(of_source.tolist())) for of_source in clusters])
+    factor = np.sqrt(groups / np.maximum(groups - 1, 1))
+    covariance = errors @ errors.T * np.outer(factor, factor)
     deviation = np.sqrt(np.diag(covariance))
     scale = np.where(deviation > 0, deviation, 1.0)
     correlation = covariance / np.outer(scale, scale)
@@ -221,10 +227,9 @@ def estimate(
     correlation = np.clip(correlation, 2 / len(codes) - 1, 1 - 2 / len(codes))
     np.fill_diagonal(correlation, 1.0)
     limits = []
-    for rate, of_sample, of_source, variance in zip(rates, values, clusters, np.diag(covariance), strict=True):
-        groups = len(set(of_source.tolist()))
-        size = min(len(of_sample), rate * (1 - rate) / variance) if variance > 0 else groups
-        limits.append(_wilson(rate, size, float(t.ppf((1 + LEVEL) / 2, max(groups - 1, 1)))))
+    for rate, of_sample, of_sources, variance in zip(rates, values, groups, np.diag(covariance), strict=True):
+        size = min(len(of_sample), rate * (1 - rate) / variance) if variance > 0 else of_sources
+        limits.append(_wilson(rate, size, float(t.ppf((1 + LEVEL) / 2, max(of_sources - 1, 1)))))
 
     bounds = []
     for direction in (-1, 1):

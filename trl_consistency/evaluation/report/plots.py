@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ...errors import ConsistencyError
 from ...escaping import printable
 from ...files import write_by
-from ..rates.intervals import Estimate
+from ..rates.intervals import DIGITS, Estimate
 from ..rates.measures import METRICS, Metric
 from .tables import KINDS, Outcomes, Rates, label_of, ordered_metrics
 
@@ -223,7 +223,9 @@ def plot_rates(
     from matplotlib.figure import Figure
 
     _check_rates(results)
-    metrics = [metric for metric in ordered_metrics(results.values(), labels) if _metric(metric).is_share]
+    in_nats = {metric for rates in results.values() for metric, rate in rates.items() if rate.unit in DIGITS}
+    shares = (metric for metric in ordered_metrics(results.values(), labels) if _metric(metric).is_share)
+    metrics = [metric for metric in shares if metric not in in_nats]
     if not metrics:
         raise ConsistencyError("There is no rate to draw.")
     labels = _labels(metrics, labels)

@@ -9,9 +9,10 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import PreTrainedModel
+from transformers import LogitsProcessorList, PreTrainedModel
 
 from ...data.rendering import ProcessingClass, get_tokenizer
+from ...finite import NaNWatch, check_logits
 from ...generation.options import evaluating
 from ...models.checks import context_of
 
@@ -49,10 +50,9 @@ def score_completions(
         log-probability per character.
     """
     from lm_eval import evaluate
-    from lm_eval.models.huggingface import HFLM
 
     with evaluating(model), _quiet(progress):
-        lm = HFLM(
+        lm = harness_model(
             pretrained=model,
             tokenizer=deepcopy(get_tokenizer(processing_class)),  # a padding token is set on it
             batch_size=batch_size,
@@ -62,6 +62,28 @@ def score_completions(
         results = evaluate(lm=lm, task_dict={TASK: _task(questions)}, bootstrap_iters=0)
     samples = sorted(results["samples"][TASK], key=lambda sample: sample["doc_id"])
     return {metric: [float(sample[metric]) for sample in samples] for metric in METRICS}
+
+
+def harness_model(**options: Any) -> Any:
+    """
+    Returns lm-evaluation-harness's model of these options. It raises [`NotFiniteError`] for logits that are NaN: the harness takes
+    the first choice then, which is right in some questions.
+    """
+    from lm_eval.models.huggingface import HFLM
+
+    class CheckedModel(HFLM):
+        def _model_call(self, *args: Any, **kwargs: Any) -> Any:
+            logits = super()._model_call(*args, **kwargs)
+            check_logits(logits)
+            return logits
+
+        def _model_generate(self, *args: Any, **kwargs: Any) -> Any:
+            watch = NaNWatch()
+            answers = super()._model_generate(*args, logits_processor=LogitsProcessorList([watch]), **kwargs)
+            watch.check()
+            return answers
+
+    return CheckedModel(**options)
 
 
 def _task(questions: Sequence[Mapping[str, Any]]) -> Any:

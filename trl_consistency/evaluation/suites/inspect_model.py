@@ -1,5 +1,6 @@
 """A local model, with or without an adapter, as an Inspect model (https://inspect.aisi.org.uk)."""
 
+import math
 from typing import Any
 
 import anyio
@@ -20,10 +21,30 @@ from transformers import GenerationConfig
 from ...data.rendering import ProcessingClass, get_tokenizer, render_prompt
 from ...data.thinking import thought_span
 from ...errors import ConsistencyError
-from ...generation.options import end_tokens
+from ...generation.options import end_tokens, evaluating
 from ...generation.targets import generate_targets
+from ...models.checks import context_of
 from ...models.loading import load_model, put_adapter
 from ..answers.replies import after_thinking, split_thought
+
+
+# Options of Inspect that would give other answers, and that this provider does not know
+_UNKNOWN = (
+    *("best_of", "frequency_penalty", "logit_bias", "logprobs", "num_choices", "presence_penalty", "response_schema"),
+    *("top_logprobs",),
+)
+
+
+def _check_config(config: GenerateConfig) -> None:
+    """Raises [`ConsistencyError`] for options that would have no effect."""
+    for name in _UNKNOWN:
+        if getattr(config, name, None):
+            raise ConsistencyError(f"The model provider `trl_consistency` does not know `{name}`. Leave it out.")
+    for name, neutral in (("top_p", 1), ("top_k", 0)):
+        if config.temperature is None and getattr(config, name) not in (None, neutral):
+            raise ConsistencyError(
+                f"`{name}` is given, but without a `temperature` the model provider `trl_consistency` samples nothing. Set one."
+            )
 
 
 class _Request:
@@ -84,7 +105,13 @@ class ConsistencyModelAPI(ModelAPI):
     ) -> ModelOutput:
         if tools:
             raise ConsistencyError("The model provider `trl_consistency` does not call tools.")
+        _check_config(config)
         request = _Request(self._render(input), config)
+        context = context_of(self.model.config)
+        if context is not None and len(request.prompt_ids) >= context:
+            raise ConsistencyError(
+                f"A prompt has {len(request.prompt_ids)} tokens, which leaves no room in the context of {self.model_name}, {context}."
+            )
         self.waiting.append(request)
         await anyio.sleep(0.01)  # lets the rest of the batch arrive
         self.generating = self.generating or anyio.Lock()
@@ -115,14 +142,15 @@ class ConsistencyModelAPI(ModelAPI):
             eos_token_id=end_tokens(self.model, self.processing_class),
             **(sampling if config.temperature else {}),
         )
-        answers = generate_targets(
-            self.model,
-            [request.prompt_ids for request in batch],
-            options,
-            batch_size=len(batch),
-            seed=(config.seed or 0) + self.batches,
-            progress=False,
-        )
+        with evaluating(self.model):
+            answers = generate_targets(
+                self.model,
+                [request.prompt_ids for request in batch],
+                options,
+                batch_size=len(batch),
+                seed=(config.seed or 0) + self.batches,
+                progress=False,
+            )
         self.batches += 1
         for request, completion_ids in zip(batch, answers, strict=True):
             request.completion_ids = completion_ids
@@ -140,12 +168,13 @@ class ConsistencyModelAPI(ModelAPI):
         content = [ContentReasoning(reasoning=thought), ContentText(text=answer)] if thought else answer
         is_ended = bool(ids) and ids[-1] in end_tokens(self.model, self.processing_class)
         is_cut = not stops and not is_ended and len(ids) == (config.max_tokens or self.max_tokens())
+        is_long = len(request.prompt_ids) + len(ids) > (context_of(self.model.config) or math.inf)
         return ModelOutput(
             model=self.model_name,
             choices=[
                 ChatCompletionChoice(
                     message=ChatMessageAssistant(content=content, model=self.model_name, source="generate"),
-                    stop_reason="max_tokens" if is_cut else "stop",
+                    stop_reason="model_length" if is_long else "max_tokens" if is_cut else "stop",
                 )
             ],
             usage=ModelUsage(

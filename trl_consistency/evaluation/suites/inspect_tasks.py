@@ -59,13 +59,14 @@ def pairs(file: str) -> Task:
     from ...data.pairs import report_faults
     from ...perturbations.reading import read_rows
     from ..answers.choices import check_choices
-    from ..grading.answer_keys import check_keys, check_rows
+    from ..grading.answer_keys import check_keys, check_rows, check_spelling
     from ..grading.names import possible_answers
 
     rows = list(read_rows(file))
     check_keys(rows, file)
     check_rows(rows, file)
     check_choices(rows, file)
+    check_spelling(rows, file)
     report_faults([(index, fault) for index, row in enumerate(rows) for fault in _unsupported(row)], file, len(rows))
     candidates = possible_answers(rows)
     samples = [

@@ -13,8 +13,10 @@ from typing import Any
 from accelerate import PartialState
 from transformers import BitsAndBytesConfig, PreTrainedModel
 
-from ...data.rendering import ProcessingClass
+from ...data.rendering import ProcessingClass, chat_template_of
 from ...errors import ConsistencyError, did_you_mean
+from ...generation.options import evaluating
+from ...models.adapter_checks import check_no_other_adapter, warn_of_adapter
 from ...models.loading import BASE, adapted, load_model
 from .runs import Suite, SuiteOptions, load_suite, run_suite
 from .scores import SuiteScore
@@ -76,7 +78,7 @@ def run_suites(
 
     Args:
         model (`str` or [`~transformers.PreTrainedModel`]):
-            The base model.
+            The base model. The mode of a loaded one (training or evaluation) is restored at the end.
         suites (`Sequence[str]` or `Sequence[Suite]`):
             Keys of `SUITES`, `"inspect:TASK"` or `"lm_eval:TASK"` for any other task of these libraries, or [`Suite`]s.
         adapters (`Mapping[str, str]`, *optional*):
@@ -106,7 +108,8 @@ def run_suites(
         `dict[str, list[SuiteScore]]`: The scores of `"base"` and of each adapter.
 
     Raises:
-        [`ConsistencyError`]: If a suite is unknown, or its library is missing, or its data cannot be loaded.
+        [`ConsistencyError`]: If a suite is unknown, or its library is missing, or its data cannot be loaded, or an option is for
+        none of the suites.
 
     Example:
 
@@ -121,6 +124,8 @@ def run_suites(
         raise ConsistencyError(f"`adapters`: an adapter cannot be called `{BASE}`.")
     if PartialState().num_processes > 1:
         raise ConsistencyError("Suites run in one process: start them without `accelerate launch`.")
+    if max_new_tokens and all(suite.library == "lm_eval" for suite in found):
+        raise ConsistencyError("`max_new_tokens` is given, but it is only for suites under Inspect. Leave it out.")
     options = SuiteOptions(
         judge, limit, batch_size, max_new_tokens, chat_template_kwargs or {}, str(log_dir), progress
     )
@@ -129,11 +134,21 @@ def run_suites(
     if isinstance(model, str):
         model, of_model = load_model(model, None, trust_remote_code, quantization_config)
         processing_class = processing_class or of_model
-    elif processing_class is None:
+    else:
+        check_no_other_adapter(model)
+        warn_of_adapter(model)
+    if processing_class is None:
         raise ConsistencyError("A loaded `model` needs its `processing_class`.")
+    if chat_template_kwargs and chat_template_of(processing_class) is None:
+        raise ConsistencyError(
+            "`chat_template_kwargs` is given, but the tokenizer has no chat template. Leave it out."
+        )
     scores: dict[str, list[SuiteScore]] = {}
     for name, adapter in {BASE: None, **(adapters or {})}.items():
-        with adapted(model, processing_class, adapter, trust_remote_code, quantization_config) as of_name:
+        with (
+            adapted(model, processing_class, adapter, trust_remote_code, quantization_config) as of_name,
+            evaluating(of_name),
+        ):
             scores[name] = [
                 score for suite in found for score in run_suite(suite, name, of_name, processing_class, options)
             ]

@@ -13,7 +13,9 @@ from typing import Any, Literal
 
 from ...data.rendering import SENTINEL, ProcessingClass, chat_template_of, get_tokenizer
 from ...errors import ConsistencyError, one_line
+from ...generation.model_identity import digest_of
 from ...generation.options import own_options, reads_padding
+from .completions import harness_model
 from .scores import SuiteScore, is_mean, suite_interval
 
 
@@ -35,6 +37,9 @@ class Suite:
             The option of an Inspect task that takes the judge.
         version (`str`, *optional*):
             Expected version of the task. Another version causes a warning.
+
+    Raises:
+        [`ConsistencyError`]: If the library is another one, or `options` or `judge` is given for one that takes none.
     """
 
     name: str
@@ -43,6 +48,18 @@ class Suite:
     options: Mapping[str, Any] = field(default_factory=dict)
     judge: str | None = None
     version: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.library not in ("inspect", "lm_eval"):
+            raise ConsistencyError(
+                f"`library` of the suite {self.name} must be 'inspect' or 'lm_eval', got {self.library!r}."
+            )
+        given = [name for name in ("options", "judge") if getattr(self, name)]
+        if self.library == "lm_eval" and given:
+            raise ConsistencyError(
+                f"`{given[0]}` of the suite {self.name} is given, but it is for tasks of Inspect. Write what you want of "
+                "lm-evaluation-harness into a .yaml file of your own, and name that as `task`."
+            )
 
 
 @dataclass(frozen=True)
@@ -101,13 +118,12 @@ def _run_lm_eval(
     suite: Suite, name: str, model: Any, processing_class: ProcessingClass, options: SuiteOptions
 ) -> list[SuiteScore]:
     from lm_eval import simple_evaluate
-    from lm_eval.models.huggingface import HFLM
 
     tokenizer = deepcopy(get_tokenizer(processing_class))  # lm_eval sets a padding token on it
     tokenizer.chat_template = chat_template_of(processing_class)  # which may be the processor's own
     _check_takes_text(tokenizer, options.chat_template_kwargs)
     batch_size = 1 if reads_padding(model) else options.batch_size
-    lm = HFLM(
+    lm = harness_model(
         pretrained=model,
         tokenizer=tokenizer,
         batch_size=batch_size,
@@ -224,8 +240,11 @@ def _inspect_task(suite: Suite, judge: str | None) -> Any:
     if not name.startswith("inspect_evals/"):
         return name
     name = name.partition("/")[2]
-    judges = {suite.judge: judge} if suite.judge else {}
-    return getattr(import_module(f"inspect_evals.{name}"), name)(**suite.options, **judges)
+    return getattr(import_module(f"inspect_evals.{name}"), name)(**_task_options(suite, judge))
+
+
+def _task_options(suite: Suite, judge: str | None) -> dict[str, Any]:
+    return {**suite.options, **({suite.judge: judge} if suite.judge else {})}
 
 
 def _run_inspect(
@@ -245,7 +264,7 @@ def _run_inspect(
     [log] = inspect_eval(
         task,
         model=evaluated,
-        task_args=dict(suite.options) if isinstance(task, str) else {},
+        task_args=_task_options(suite, options.judge) if isinstance(task, str) else {},
         limit=options.limit,
         max_connections=options.batch_size,
         max_samples=2 * options.batch_size,
@@ -280,6 +299,8 @@ def inspect_results(suite: Suite, log: Any) -> list[SuiteScore]:
 
 def _inspect_scores(suite: Suite, log: Any, scored: Any) -> list[SuiteScore]:
     reductions = [samples for of in log.reductions or () if of.scorer == scored.scorer for samples in of.samples]
+    names = _sample_names(getattr(log, "samples", None) or ())
+    failed = len(names.keys() - {str(sample.sample_id) for sample in reductions})
     stderr = next((of.value for name, of in scored.metrics.items() if name.endswith("stderr")), None)
     full_version = (log.eval.metadata or {}).get("full_task_version", log.eval.task_version)
     scores = []
@@ -287,7 +308,7 @@ def _inspect_scores(suite: Suite, log: Any, scored: Any) -> list[SuiteScore]:
         if metric.name.rpartition("/")[2] in _SPREADS or math.isnan(metric.value):
             continue
         value = metric.value / 100 if name in _PERCENTAGES else float(metric.value)
-        values = _sample_values(name, scored, reductions)
+        values = {names.get(of, of): value for of, value in _sample_values(name, scored, reductions).items()}
         values = values if is_mean(value, values) else {}
         is_average = name in ("mean", "accuracy")
         scores.append(
@@ -299,11 +320,35 @@ def _inspect_scores(suite: Suite, log: Any, scored: Any) -> list[SuiteScore]:
                 value=value,
                 interval=suite_interval(value, stderr if is_average else None, values),
                 total=scored.scored_samples or 0,
-                unscored=scored.unscored_samples or 0,
+                unscored=(scored.unscored_samples or 0) + failed,
                 values=values,
             )
         )
     return scores
+
+
+def _sample_names(samples: Iterable[Any]) -> dict[str, str]:
+    """
+    Returns a name for each sample of a log by its id, which is the same for each model. An id that is a number may be a place in an
+    order that was shuffled anew: such a sample is named by what it asks.
+    """
+    names: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    for sample in sorted(samples, key=lambda of: of.epoch):
+        if str(sample.id) in names:
+            continue
+        name = str(sample.id)
+        if isinstance(sample.id, int):
+            turns = (
+                sample.input
+                if isinstance(sample.input, str)
+                else [of.model_dump(exclude={"id"}) for of in sample.input]
+            )
+            name = digest_of([turns, sorted(sample.choices or ())])
+            counts[name] += 1
+            name = f"{name}/{counts[name]}"
+        names[str(sample.id)] = name
+    return names
 
 
 def _value_of_sample(scored: Any) -> str | None:

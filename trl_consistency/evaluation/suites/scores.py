@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...errors import ConsistencyError
 from ...pages import cells_table
 from ..rates.intervals import Sample, estimate, mean_interval, normal_interval
 
@@ -31,7 +32,7 @@ class SuiteScore:
         total (`int`):
             Number of scored samples.
         unscored (`int`, *optional*, defaults to `0`):
-            Number of other samples, for example those for which the judge's reply could not be read.
+            Number of other samples, for example those that failed, or for which the judge's reply could not be read.
         values (`Mapping[str, float]`, *optional*):
             The metric of each sample, if the score is their mean. Differences are computed from them.
     """
@@ -86,6 +87,9 @@ def compare_suites(base: Iterable[SuiteScore], other: Iterable[SuiteScore]) -> l
         `list[SuiteScore]`: Differences of the scores that both have. If the samples are known, only common samples
         count, and the interval is paired: Newcombe's for shares, Student's for other means. Without a common sample the
         difference is NaN, of 0 samples.
+
+    Raises:
+        [`ConsistencyError`]: If a suite ran in two versions of its task.
     """
     by_key = {score.key: score for score in base}
     differences = []
@@ -93,6 +97,11 @@ def compare_suites(base: Iterable[SuiteScore], other: Iterable[SuiteScore]) -> l
         if score.key not in by_key:
             continue
         before = by_key[score.key]
+        if before.version != score.version:
+            raise ConsistencyError(
+                f"`{score.suite}` ran in version {before.version} of its task for the base model, and in {score.version} for the other: run "
+                "both with the same library."
+            )
         shared = [sample for sample in score.values if sample in before.values]
         if shared:
             value, interval = _paired(before.values, score.values, shared)

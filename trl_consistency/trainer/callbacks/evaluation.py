@@ -6,6 +6,7 @@ from datasets import Dataset
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
+from ...data.answers import REQUESTS
 from ...data.prepare import unformatted
 from ...errors import ConsistencyError
 from ...evaluation.held_out import (
@@ -125,6 +126,11 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
             logger.warning(
                 f"{keyless} of {len(eval_dataset)} row(s) of the guard's `eval_dataset` are not measured: they have neither an "
                 "`answer` nor the `category` `harmful` or `benign`."
+            )
+        kinds = {kind_of(row) for row in sample.pairs}
+        if "question" in kinds and len(requests := kinds & {*REQUESTS}) == 1:
+            logger.warning(
+                f"The `score` of the guard leaves out its {requests.pop()} requests: `jailbreak_score` needs harmful and benign ones."
             )
         self.trainer: Any = trainer
         self.max_new_tokens = args.max_completion_length if max_new_tokens is None else max_new_tokens
