@@ -178,6 +178,13 @@ def test_numbers_stay_whole(seed):
     assert edit_words("what is", "split 1", random.Random(0)) == "wh at is"
 
 
+@pytest.mark.parametrize("wording", ["swap 9", "drop 9", "double 9", "neighbour 9", "vowel 9", "split 9"])
+@pytest.mark.parametrize("text", ["1e10", "3x5?", "XIV", "XVIII,", "f(abc)", "ax+bx=ab", "(0xFACE)"])
+def test_values_have_no_typing_errors(text, wording):
+    """1e10 became 110, 3x5 became 35, and Louis XIV became Louis XV, all with the answer of before."""
+    assert edit_words(text, wording, random.Random(0)) == text
+
+
 def test_text_that_allows_no_edit():
     assert edit_words("2 + 2", "swap 3", random.Random(0)) == "2 + 2"
     assert edit_words("a", "widen 3", random.Random(0)) == "a"

@@ -79,7 +79,7 @@ def _shot(wording: str, example: dict, count: int, place: int, rng: random.Rando
     return wording.format(question=question, answer=f"({'ABCDEFGHIJ'[place]})")
 
 
-@perturbation(WORDINGS["answer_position"], FAMILY, needs=("choices",))
+@perturbation(WORDINGS["answer_position"], FAMILY, needs=("choices", "choices that say the same in any order"))
 def answer_position(draft: Draft, cue: Cue) -> None:
     """The choices come in another order, each with the letter that it had."""
     lines = cue.source.choice_lines()
