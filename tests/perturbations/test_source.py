@@ -1,5 +1,6 @@
 import json
 
+import numpy as np
 import pytest
 
 from trl_consistency import ConsistencyError
@@ -232,6 +233,15 @@ def test_tools_beside_text():
     assert read(row).carried["tools"] == [{"name": "clock"}]
     with pytest.raises(ConsistencyError, match="`tools` is given, but the prompts are text"):
         read(row, chat=False)
+
+
+def test_lists_of_pandas():
+    """They are arrays of NumPy, whose comparison ended with a traceback."""
+    choices = np.array(["dog", "cow"], dtype=object)
+    source = read({"question": "Largest?", "choices": choices, "answer": np.int64(1)})
+    assert (source.choices, source.answer) == (("dog", "cow"), "B")
+    wrong_answers = np.array(["ant", "bee"], dtype=object)
+    assert read({"question": "x", "answer": "cow", "wrong_answers": wrong_answers}).wrong_answers == ("ant", "bee")
 
 
 def test_json_in_a_field_is_normalized():

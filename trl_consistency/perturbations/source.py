@@ -344,7 +344,9 @@ def _from_json(text: str, column: str | None) -> Any:
 
 
 def _normalized(value: Any) -> Any:
-    """Normalizes all text in a value, so that an answer is found in other text."""
+    """Normalizes all text in a value, so that an answer is found in other text. pandas has NumPy arrays for lists."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
     if isinstance(value, str):
         return normalized(value)
     if isinstance(value, dict):
