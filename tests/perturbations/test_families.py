@@ -185,6 +185,19 @@ def test_values_have_no_typing_errors(text, wording):
     assert edit_words(text, wording, random.Random(0)) == text
 
 
+@pytest.mark.parametrize("split", ["train", "held_out"])
+def test_no_example_is_the_question(split):
+    """Its right answer stood in the perturbed prompt, before the wrong one."""
+    for example in read_wordings("examples")[split]:
+        question, wrong = example["question"], tuple(example["wrong"][:2])
+        free = Source("q", question.upper(), answer=example["right"], wrong_answers=wrong)
+        lettered = Source("q", question.upper(), (example["right"], *wrong), "A", ("B", "C"))
+        for source, name in ((free, "wrong_few_shot"), (lettered, "spurious_few_shot")):
+            texts = [user_text(row) for of_row, row in rows(source, name) if of_row == split]
+            assert texts
+            assert not any(question in text for text in texts)
+
+
 def test_text_that_allows_no_edit():
     assert edit_words("2 + 2", "swap 3", random.Random(0)) == "2 + 2"
     assert edit_words("a", "widen 3", random.Random(0)) == "a"
