@@ -164,7 +164,7 @@ def main(
         chat_template_kwargs=kwargs,
         limit=recipe.max_length,
         context=_context(config, processing_class),
-        vocab_size=config and getattr(config.get_text_config(), "vocab_size", None),
+        vocab_size=None if config is None else getattr(config.get_text_config(), "vocab_size", None),
         max_completion_length=reserved,
         always_generates=is_on_policy,
         thinking_markers=markers,
@@ -270,7 +270,8 @@ def _config(model_args: ModelConfig, recipe: Any) -> PreTrainedConfig | None:
 
 def _context(config: PreTrainedConfig | None, processing_class: ProcessingClass) -> int | None:
     """Returns the model's context length, that of its tokenizer without a config, or None if neither has one."""
-    length = (config and context_of(config)) or get_tokenizer(processing_class).model_max_length
+    context = None if config is None else context_of(config)
+    length = context or get_tokenizer(processing_class).model_max_length
     return length if length < 10**9 else None  # 1e30 stands for no limit
 
 
