@@ -37,7 +37,7 @@ def brute_suffix(clean_ids, perturbed_ids):
 
 
 def brute_span(clean_ids, perturbed_ids, content):
-    """The last place of the core, and the most of the content that can be laid around it."""
+    """The last place of the whole content or of its core, and the most of the content that can be laid around that."""
     start, end = content
     core = (start + seam_tokens(end - start), end - seam_tokens(end - start))
     size = core[1] - core[0]
@@ -48,6 +48,11 @@ def brute_span(clean_ids, perturbed_ids, content):
     ]
     if not places or not size:
         return None
+    whole = [
+        place for place in range(len(perturbed_ids)) if perturbed_ids[place:][: end - start] == clean_ids[start:end]
+    ]
+    if whole and places[-1] < whole[-1] + end - start:
+        places = [whole[-1] + core[0] - start]
     candidates = [
         (left, right)
         for left in range(start, core[0] + 1)
@@ -118,6 +123,9 @@ def test_shared_content_span_equals_brute_force(clean_ids, perturbed_ids, bounds
         ([1, 5, 6, 2], [5, 3, 6], (1, 3), (1, 0, 0)),  # too short to leave out its ends
         ([1, 5, 6, 2], [3, 5, 6], (1, 3), (1, 1, 2)),
         ([1, 2], [1, 2], (1, 1), (1, 0, 0)),  # no content
+        # Repetitions within the content, which was laid one token too late
+        ([1, 5, 5, 5, 5, 5, 5, 2], [1, 7, 5, 5, 5, 5, 5, 5, 2], (1, 7), (1, 2, 6)),
+        ([*(1, 2) * 4, 3], [7, *(1, 2) * 4, 3], (0, 8), (0, 1, 8)),
         # Twice, the second time with its first two tokens in one.
         ([*range(10, 20)], [*range(10, 20), 1, 2, *range(12, 20), 3], (0, 10), (2, 12, 8)),
     ],

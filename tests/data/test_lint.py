@@ -2,6 +2,7 @@ import json
 import random
 import re
 import statistics
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,11 @@ FAULTS = {
     "too long with its answer": ("truncated", cued(completion="x " * 200), {"limit": 200}),
     "nothing in common": ("no_shared_span", pair("So?", "Who!", completion="x"), {}),
     "cue at the end": ("header_only", pair(user("Where?"), user("Where? Or Lyon"), completion="x"), {}),
+    "question in pieces": (
+        "no_shared_content",
+        pair(user("Where is the fox now?"), user("Where Lyon is Lyon the Lyon fox Lyon now?"), completion="x"),
+        {"compares_content": True},
+    ),
     "system turn of the template": (
         "template_differs",
         pair(system("Be kind.", user("Where?")), user("Where?"), completion="x"),
@@ -161,7 +167,7 @@ def test_each_planted_fault_is_found(fault):
 
 
 def test_good_pairs_have_none():
-    report = lint_pairs(GOOD, make_tokenizer())
+    report = lint_pairs(GOOD, make_tokenizer(), compares_content=True)
     assert not report.has_findings()
     assert report.anchors == [3]
     assert report.summary() == ""
@@ -352,6 +358,28 @@ def test_findings_that_do_not_matter():
     assert not report.has_findings(ignore=["header_only"])
     assert report.summary() == "of 1 pair(s), 1 share at most one token before the generation header (header_only)."
     assert report.summary(ignore=["header_only"]) == ""
+
+
+def test_content_is_not_looked_for_in_faulty_rows():
+    """`shared_text` may be no text there."""
+    report = lint_pairs([cued(shared_text=3)], make_tokenizer(), compares_content=True)
+    assert {name: rows for name, rows in report.findings.items() if rows} == {"faulty": [0]}
+
+
+@pytest.mark.parametrize(("reserved", "context", "truncated"), [(64, 64, 0), (64, 20, 1), (8, 64, 0)])
+def test_rollouts_may_end_before_the_context_does(reserved, context, truncated):
+    """Rows that OPCT trains on were counted as those that training refuses."""
+    rows = [cued()]
+    options = {"max_completion_length": reserved, "always_generates": True, "context": context}
+    report = lint_pairs(rows, make_tokenizer(), **options)
+    assert len(report.findings["truncated"]) == truncated
+    assert report.limit == context
+    prepare = partial(prepare_pairs, Dataset.from_list(rows), make_tokenizer(), "pairs", **options)
+    if truncated:
+        with pytest.raises(InvalidPairsError, match="longer than the model's context of 20 tokens"):
+            prepare()
+    else:
+        prepare()
 
 
 def test_template_kwargs_of_a_row():

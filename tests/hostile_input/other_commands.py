@@ -87,6 +87,27 @@ CASES: list[Case] = [
         lambda room: room.pairs(None, "--perturbations", "typo"),
     ),
     Case(
+        "pairs edited when they are encoded",
+        "`pairs`: typing errors in what is encoded by then",
+        "`base64+typos`: `typos` would edit the encoded text. Put it before `base64`.",
+        lambda room: room.pairs(None, "--perturbations", "base64+typos"),
+    ),
+    Case(
+        "pairs with tools that are no JSON",
+        "`pairs`: a column that the pairs keep, and that training would refuse",
+        "…row 0: `tools` is not valid JSON (…)",
+        lambda room: room.pairs([{"question": "Is it late?", "tools": "[{"}], "--perturbations", "typos"),
+    ),
+    Case(
+        "pairs of text with tools",
+        "`pairs`: tools beside prompts that are to be text",
+        "…row 0: `tools` is given, but the prompts are text, which no chat template renders",
+        lambda room: room.pairs(
+            [{"question": "Is it late?", "tools": [{"name": "clock"}]}],
+            *("--perturbations", "typos", "--prompt_format", "text"),
+        ),
+    ),
+    Case(
         "pairs with a wrong answer",
         "`pairs`: an answer that is none of the choices",
         "…row 0: `answer` 'horse' is not one of the 2 choices: give a letter, the text of a choice, or …",

@@ -212,6 +212,25 @@ def test_what_is_left_out_is_counted():
     assert "typos: 16 pair(s) left unchanged" in report.left_out()
 
 
+def test_a_composition_of_which_one_changes_nothing_is_counted():
+    """Its pairs had the one perturbation alone, and counted as pairs of both."""
+    report = BuildReport()
+    rows = [{"question": text, "answer": "4", "wrong_answer": "5"} for text in ("2 + 2?", "How much is two and two?")]
+    (made,) = build(rows, ["authority+typos"], test_share=0.0, report=report).values()
+    assert [row["clean_prompt"][0]["content"] for row in made] == ["How much is two and two?"]
+    assert report.left_out() == ["typos in authority+typos: 1 pair(s) left unchanged"]
+
+
+@pytest.mark.parametrize("last", ["All of the above", "None of the answers above.", "above sea level"])
+def test_choices_that_name_others_by_their_place_keep_it(last):
+    """ "All of the above" came first, as the right answer."""
+    report = BuildReport()
+    rows = [{"question": "Which can swim?", "choices": ["pike", "eel", last], "answer": 2}]
+    made = build(rows, ["answer_position"], test_share=0.0, report=report)
+    left_out = "answer_position: 1 source(s) not used: it needs choices that say the same in any order"
+    assert (bool(made), report.left_out()) == ((True, []) if "sea" in last else (False, [left_out]))
+
+
 def test_a_pair_of_test_is_no_held_out_one():
     """Two choices have only one other order, which held-out wordings make, too."""
     report = BuildReport()

@@ -178,6 +178,26 @@ def test_numbers_stay_whole(seed):
     assert edit_words("what is", "split 1", random.Random(0)) == "wh at is"
 
 
+@pytest.mark.parametrize("wording", ["swap 9", "drop 9", "double 9", "neighbour 9", "vowel 9", "split 9"])
+@pytest.mark.parametrize("text", ["1e10", "3x5?", "XIV", "XVIII,", "f(abc)", "ax+bx=ab", "(0xFACE)"])
+def test_values_have_no_typing_errors(text, wording):
+    """1e10 became 110, 3x5 became 35, and Louis XIV became Louis XV, all with the answer of before."""
+    assert edit_words(text, wording, random.Random(0)) == text
+
+
+@pytest.mark.parametrize("split", ["train", "held_out"])
+def test_no_example_is_the_question(split):
+    """Its right answer stood in the perturbed prompt, before the wrong one."""
+    for example in read_wordings("examples")[split]:
+        question, wrong = example["question"], tuple(example["wrong"][:2])
+        free = Source("q", question.upper(), answer=example["right"], wrong_answers=wrong)
+        lettered = Source("q", question.upper(), (example["right"], *wrong), "A", ("B", "C"))
+        for source, name in ((free, "wrong_few_shot"), (lettered, "spurious_few_shot")):
+            texts = [user_text(row) for of_row, row in rows(source, name) if of_row == split]
+            assert texts
+            assert not any(question in text for text in texts)
+
+
 def test_text_that_allows_no_edit():
     assert edit_words("2 + 2", "swap 3", random.Random(0)) == "2 + 2"
     assert edit_words("a", "widen 3", random.Random(0)) == "a"

@@ -185,6 +185,11 @@ def test_own_perturbation_that_edits_a_message_in_place_changes_its_own_prompt_a
         (["surface", "case"], "The perturbation `case` is named twice"),
         ([], "No perturbations are named"),
         (["post_hoc+typos+are_you_sure"], "post_hoc and are_you_sure both go on after the user's turn. Take one"),
+        (
+            ["base64+authority+case"],
+            "`base64.authority.case`: `case` would edit the encoded text. Put it before `base64`",
+        ),
+        (["rot13+answer_position"], "`answer_position` would edit the encoded text"),
     ],
 )
 def test_unknown_names(names, reason):
@@ -194,6 +199,7 @@ def test_unknown_names(names, reason):
 
 def test_compositions():
     assert [step.name for step in find_perturbations(["authority+typos"])[0]] == ["authority", "typos"]
+    assert len(find_perturbations(["typos+base64+rot13+authority"])[0]) == 4
 
 
 def raising(draft, cue):

@@ -1,3 +1,6 @@
+import json
+
+import numpy as np
 import pytest
 
 from trl_consistency import ConsistencyError
@@ -178,6 +181,15 @@ FAULTS = {
         "`wrong_answers` holds 'NOT AND', and `NOT ` at the beginning would deny the rest. Begin it with another word",
     ),
     "list as an answer": ({"question": "x", "answer": ["a"]}, "`answer` must be text"),
+    "tools that are no JSON": ({"question": "x", "tools": "[{"}, "`tools` is not valid JSON"),
+    "variables that are set already": (
+        {"question": "x", "chat_template_kwargs": {"tokenize": True}},
+        "`chat_template_kwargs` sets `tokenize`, which is set the same for both sides",
+    ),
+    "half a surrogate behind an escape": (
+        {"question": "x", "answer": "a", "wrong_answer": '["\\ud800"]'},
+        "`wrong_answer` is not valid JSON .*surrogates not allowed",
+    ),
     "half a surrogate": ({"question": "x\ud800"}, "is not valid Unicode"),
 }
 
@@ -213,6 +225,32 @@ def test_messages():
     assert (source.history, source.question, source.turns) == ((messages[0],), "Is it A?", (messages[2],))
     with pytest.raises(ConsistencyError, match="`prompt` is a list of messages, which `prompt_format: text` cannot"):
         read({"prompt": messages}, chat=False)
+
+
+def test_tools_beside_text():
+    """The pairs were written, and training refused all of them."""
+    row = {"question": "x", "tools": [{"name": "clock"}], "chat_template_kwargs": None}
+    assert read(row).carried["tools"] == [{"name": "clock"}]
+    with pytest.raises(ConsistencyError, match="`tools` is given, but the prompts are text"):
+        read(row, chat=False)
+
+
+def test_lists_of_pandas():
+    """They are arrays of NumPy, whose comparison ended with a traceback."""
+    choices = np.array(["dog", "cow"], dtype=object)
+    source = read({"question": "Largest?", "choices": choices, "answer": np.int64(1)})
+    assert (source.choices, source.answer) == (("dog", "cow"), "B")
+    wrong_answers = np.array(["ant", "bee"], dtype=object)
+    assert read({"question": "x", "answer": "cow", "wrong_answers": wrong_answers}).wrong_answers == ("ant", "bee")
+
+
+def test_json_in_a_field_is_normalized():
+    """As `json.dumps` writes it by default, with escapes; the cue had another é than the question."""
+    asked = json.dumps([{"role": "user", "content": "Which cafe\u0301?"}])
+    source = read({"question": asked, "answer": "x", "wrong_answers": json.dumps(["cafe\u0301"])})
+    assert (source.question, source.wrong_answers) == ("Which caf\xe9?", ("caf\xe9",))
+    choices = json.dumps(["cafe\u0301", "bar"])
+    assert read({"question": "Which?", "choices": choices, "answer": "cafe\u0301"}).answer == "A"
 
 
 def test_instructions():

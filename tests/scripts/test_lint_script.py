@@ -287,15 +287,32 @@ def write_recipe(tmp_path, model_dir, data, **options):
 
 @pytest.mark.parametrize(
     ("options", "status"),
-    [({"method": "act"}, 1), ({"method": ["bct"]}, 0), ({"num_generations": 2}, 0), ({"method": ["bct", "attct"]}, 1)],
+    [
+        ({"method": "act"}, 1),
+        ({"method": ["act"], "act_tokens": "all"}, 0),
+        ({"method": ["bct"]}, 0),
+        ({"num_generations": 2}, 0),
+        ({"method": ["bct", "attct"]}, 0),
+    ],
 )
 def test_recipe_says_what_matters(tmp_path, model_dir, options, status):
-    """Pairs whose cue comes last give ACT nothing to compare, and are as good as any for BCT and OPCT."""
+    """Pairs whose cue comes last give ACT nothing to compare, and are as good as any for the other objectives."""
     data = tmp_path / "late.jsonl"
-    sides = {"clean_prompt": "Where?", "perturbed_prompt": "Where? Or Lyon"}
-    data.write_text(json.dumps({key: [{"role": "user", "content": text}] for key, text in sides.items()}))
+    data.write_text(chat_pair("Where?", "Where? Or Lyon"))
     recipe = write_recipe(tmp_path, model_dir, data, max_completion_length=8, **options)
     assert run("--config", recipe, "--strict") == status
+
+
+@pytest.mark.parametrize(
+    ("method", "found"), [(["attct"], 1), (["bct", "mlpct"], 1), (["act"], None), (["bct"], None)]
+)
+def test_a_question_in_pieces_matters_to_attct_and_mlpct(tmp_path, model_dir, method, found, capsys):
+    """Training refused such pairs. `lint` said that no faults were found, and counted the ends of the prompts instead."""
+    data = tmp_path / "pieces.jsonl"
+    data.write_text(chat_pair("Where is the fox now?", "Where Lyon is Lyon the Lyon fox Lyon now?"))
+    recipe = write_recipe(tmp_path, model_dir, data, max_completion_length=8, method=method)
+    assert run("--config", recipe, "--strict", "--json") == int(found is not None)
+    assert json.loads(capsys.readouterr().out).get("no_shared_content") == found
 
 
 @pytest.mark.parametrize(
@@ -305,12 +322,31 @@ def test_recipe_says_what_matters(tmp_path, model_dir, options, status):
         ({"method": "bct", "max_completion_length": 8}, 0),
         ({"method": "bct"}, 4),
         ({"num_generations": 2}, 4),
+        ({"method": "act", "max_completion_length": 60}, 0),
     ],
 )
 def test_recipe_reserves_room_for_answers(tmp_path, model_dir, good_pairs, options, truncated, capsys):
     recipe = write_recipe(tmp_path, model_dir, good_pairs, max_length=80, **options)
     assert run("--config", recipe, "--json") == 0
     assert json.loads(capsys.readouterr().out)["truncated"] == truncated
+
+
+@pytest.mark.parametrize(("options", "truncated"), [({"method": "bct"}, 4), ({"num_generations": 2}, 0)])
+def test_rollouts_may_end_before_the_context_does(tmp_path, model_dir, good_pairs, options, truncated, capsys):
+    """OPCT trains on rows that leave less room than `max_completion_length`, which were said to be refused."""
+    recipe = write_recipe(tmp_path, model_dir, good_pairs, **options)
+    assert run("--config", recipe, "--json") == 0
+    assert json.loads(capsys.readouterr().out)["truncated"] == truncated
+
+
+def test_targets_of_a_larger_vocabulary_are_found(tmp_path, model_dir, good_pairs, capsys):
+    """Training refused them, and `lint` found no faults."""
+    rows = [json.loads(line) | {"completion_ids": [5, 99_999]} for line in good_pairs.read_text().splitlines()]
+    good_pairs.write_text("\n".join(map(json.dumps, rows)))
+    assert run("--pairs", good_pairs, "--model_name_or_path", model_dir, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["faulty"] == 4
+    assert "token 99999 is beyond the model's vocabulary" in found["reasons"][0]["reason"]
 
 
 def test_template_of_the_recipe(tmp_path, model_dir, good_pairs, capsys):

@@ -88,12 +88,17 @@ def shared_content_span(clean_ids: Sequence[int], perturbed_ids: Sequence[int], 
     label. The search uses only the core of the content: its first and last words may be tokenized differently where
     they merge with a neighbour (`M|ost` after a newline is `␣Most` after a space), and a search for the whole content
     could then find only the first copy. From the core, the span grows in both directions while the tokens are equal.
+    Content that repeats itself (`no no no no`) holds its core in several places: there, the whole decides.
     """
     start, end = content
     seam = seam_tokens(end - start)
-    found = _last_occurrence(list(perturbed_ids), list(clean_ids[start + seam : end - seam]))
+    ids = list(perturbed_ids)
+    found = _last_occurrence(ids, list(clean_ids[start + seam : end - seam]))
     if found is None:
         return Span(start, 0, 0)
+    whole = _last_occurrence(ids, list(clean_ids[start:end]))
+    if whole is not None and found < whole + end - start:
+        found = whole + seam
     shift = found - (start + seam)
     first, last = start + seam, end - seam
     while first > start and first + shift > 0 and clean_ids[first - 1] == perturbed_ids[first - 1 + shift]:

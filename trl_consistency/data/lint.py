@@ -56,6 +56,7 @@ FINDINGS = {
     "truncated": "are longer than the limit",
     "no_shared_span": "share no token at their end",
     "header_only": "share at most one token before the generation header",
+    "no_shared_content": "do not share, in one piece, the content that is compared",
     "template_differs": "are rendered differently: the chat template writes a text of its own on one side only",
     "bos_doubled": "have a beginning-of-sequence token too many",
     "thinking_differs": "open or close a thought before the answer on one side only",
@@ -74,8 +75,8 @@ TEXT_PROMPTS = (
 # No fault either, where it is true of all rows: a data set may be one of several.
 NO_CUE = "have two equal prompts, so that there is no cue to learn to ignore"
 
-# These matter only to objectives that compare a shared span.
-SPAN_FINDINGS = ("no_shared_span", "header_only")
+# These matter only to objectives that compare a shared span: the end of the prompts, or their content.
+SUFFIX_FINDINGS, NO_SHARED_CONTENT = ("no_shared_span", "header_only"), "no_shared_content"
 
 # Stands between the name and the number of wordings that are not for training.
 _HELD_OUT = "/held-out-"
@@ -272,11 +273,15 @@ def lint_pairs(
     always_generates: bool = False,
     thinking_markers: tuple[str, str] = ("<think>", "</think>"),
     is_prepared: bool = False,
+    context: int | None = None,
+    vocab_size: int | None = None,
+    compares_content: bool = False,
 ) -> LintReport:
     """
     Looks for faults in pairs. Reads all rows and counts every finding. `limit` is the maximum length of a row in
-    tokens, and `max_completion_length` and `always_generates` mean the same as in
-    [`~trl_consistency.data.prepare.prepare_pairs`]. `is_prepared` says whether that function rendered the rows.
+    tokens, and `context`, `vocab_size`, `max_completion_length` and `always_generates` mean the same as in
+    [`~trl_consistency.data.prepare.prepare_pairs`]. `is_prepared` says whether that function rendered the rows. Only with
+    `compares_content` is the shared content looked for, which takes longer.
     """
     kwargs = chat_template_kwargs or {}
     linter = _Linter(processing_class, kwargs, thinking_markers)
@@ -288,9 +293,10 @@ def lint_pairs(
         chat_template_kwargs=kwargs,
         max_completion_length=max_completion_length,
         always_generates=always_generates,
+        vocab_size=vocab_size,
         thinking_markers=thinking_markers,
     )
-    found: dict[str, list[int]] = {name: [] for name in FINDINGS}
+    found: dict[str, list[int]] = {name: [] for name in FINDINGS if compares_content or name != NO_SHARED_CONTENT}
     anchors: list[int] = []
     text_prompts: list[int] = []
     reasons: dict[int, str] = {}
@@ -318,9 +324,12 @@ def lint_pairs(
             spellings.extend((index, spelling_hash(row, answer), hash(answer)))
         if row.get("unknown") and not is_prepared:  # of prepared rows, preparation has told
             found["unknown_words"].append(index)
-        if limit is not None and row["length"] > limit:
+        if _is_too_long(row, limit, context, always_generates):
             found["truncated"].append(index)
-        aligned = align_row(row, processing_class, kwargs, ("suffix",), headers)
+        kinds = ("suffix", "content_span") if compares_content and not fault else ("suffix",)
+        aligned = align_row(row, processing_class, kwargs, kinds, headers)
+        if "content_span" in aligned and not aligned["content_span"][2]:
+            found[NO_SHARED_CONTENT].append(index)
         spans.extend((index, *aligned["suffix"], len(row["clean_ids"]), aligned["header_length"]))
         for name in linter.findings(row) if not fault else ():
             found[name].append(index)
@@ -331,10 +340,19 @@ def lint_pairs(
     first = Spellings()
     found["differing_spellings"] = [row for row, of in _disagreeing(rows, spellings) if first.faults(of, row)]
     alignment = report_alignment(facts[1:4].T, lengths, header_lengths)
-    for name in SPAN_FINDINGS:
+    for name in SUFFIX_FINDINGS:
         found[name] = indices[getattr(alignment, name)].tolist()
     faults = [*column_faults(columns), *key_column_faults(columns)]
-    return LintReport(count, anchors, text_prompts, found, reasons, faults, alignment, limit)
+    shortest = min((of for of in (limit, context) if of is not None), default=None)
+    return LintReport(count, anchors, text_prompts, found, reasons, faults, alignment, shortest)
+
+
+def _is_too_long(row: Mapping[str, Any], limit: int | None, context: int | None, always_generates: bool) -> bool:
+    """Whether training would refuse a rendered row for its length."""
+    needed = row["length"]
+    if always_generates:  # rollouts may end before the context does
+        needed = max(len(row["clean_ids"]), len(row["perturbed_ids"])) + len(row.get("completion_ids") or ())
+    return (limit is not None and row["length"] > limit) or (context is not None and needed > context)
 
 
 def _disagreeing(rows: Iterable[Mapping[str, Any]], answers: "array[int]") -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -365,7 +383,7 @@ def warn_of_findings(
     report = lint_pairs(
         dataset, processing_class, chat_template_kwargs, thinking_markers=(opening, closing), is_prepared=True
     )
-    summary = report.summary(ignore=SPAN_FINDINGS)
+    summary = report.summary(ignore=SUFFIX_FINDINGS)
     if summary:
         logger.warning(f"`{name}`: {summary} `trl-consistency lint` shows them.")
 

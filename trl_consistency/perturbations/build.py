@@ -16,7 +16,7 @@ from ..errors import ConsistencyError
 from .columns import DEFAULT_COLUMNS, Columns, columns_of, find_columns, late_column
 from .draft import POSITIONS
 from .jailbreak import BENIGN_REQUESTS
-from .provenance import WrongAnswer, check_choice, draw, perturb, possible_suggestions
+from .provenance import WrongAnswer, check_choice, draw, make_pair, possible_suggestions
 from .reading import named_rows
 from .registry import Perturbation, find_perturbations
 from .source import Source, content_text, read_source
@@ -43,7 +43,7 @@ class BuildReport:
         lacking (`Counter[tuple[str, str]]`):
             Unused sources by perturbation and what they lack.
         unchanged (`Counter[str]`):
-            Pairs left out because the perturbation changed nothing.
+            Pairs left out because the perturbation, or one of a composition, changed nothing.
         repeated (`Counter[str]`):
             Pairs left out because their source already has the same pair.
         filtered (`Counter[str]`):
@@ -335,10 +335,10 @@ class _PairMaker(NamedTuple):
                 variant, place = divmod(number, len(usable))
                 steps = usable[place]
                 drawn = draw(source, steps, wordings, self.seed, variant, self.wrong_answer, self.positions)
-                row = perturb(source, drawn)
+                row, idle = make_pair(source, drawn)
                 prompts = repr((row["clean_prompt"], row["perturbed_prompt"]))
-                if row["clean_prompt"] == row["perturbed_prompt"]:
-                    self.report.unchanged[_name(steps)] += 1
+                if idle or row["clean_prompt"] == row["perturbed_prompt"]:
+                    self.report.unchanged[f"{idle} in {_name(steps)}" if idle and steps[1:] else _name(steps)] += 1
                 elif prompts in made:
                     self.report.repeated[_name(steps)] += 1
                 else:

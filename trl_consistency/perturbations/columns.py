@@ -18,8 +18,10 @@ DEFAULT_COLUMNS = {
     "source_id": ("source_id", "id"),
     "safety_fact": ("safety_fact",),
 }
+# Columns for the chat template
+TEMPLATE_COLUMNS = ("tools", "chat_template_kwargs")
 # Columns that the pairs always keep, because training and evaluation use them.
-CARRIED_COLUMNS = ("category", "aliases", "tools", "chat_template_kwargs")
+CARRIED_COLUMNS = ("category", "aliases", *TEMPLATE_COLUMNS)
 # Columns that pairs add.
 MADE_COLUMNS = (
     "clean_prompt",

@@ -126,6 +126,12 @@ def perturb(source: Source, provenance: Provenance) -> dict[str, Any]:
         [`ConsistencyError`]: If the provenance names an unknown perturbation or wording, or if a perturbation fails, makes
             a pair that training would refuse, or edits a question that it says to keep.
     """
+    return make_pair(source, provenance)[0]
+
+
+def make_pair(source: Source, provenance: Provenance) -> tuple[dict[str, Any], str]:
+    """Returns what [`perturb`] does, and the first perturbation that changed nothing; an empty text if each did."""
+    idle = ""
     drafts = {"clean": Draft(source), "perturbed": Draft(source)}
     steps = [_find_wording(step) for step in provenance.perturbation.split("+")]
     suggested = provenance.biased_answer if any(entry.suggests == "wrong" for entry, *_ in steps) else ""
@@ -142,7 +148,10 @@ def perturb(source: Source, provenance: Provenance) -> dict[str, Any]:
             split=split,
             rng=random.Random(f"{provenance.perturbation_seed}/{number}"),
         )
+        before = repr(drafts[entry.side].prompt())
         _apply(entry, drafts[entry.side], cue)
+        if not idle and repr(drafts[entry.side].prompt()) == before:
+            idle = entry.name
     clean, perturbed = drafts["clean"].text(), drafts["perturbed"].text()
     prompts = {f"{side}_prompt": draft.prompt() for side, draft in drafts.items()}
     if faults := row_checker(prompts, has_completion=False)(prompts):
@@ -154,7 +163,7 @@ def perturb(source: Source, provenance: Provenance) -> dict[str, Any]:
             f"`{provenance.perturbation}` changes the text of the question of source {source.source_id!r}. Declare `keeps_question=False` with the "
             "perturbation that does."
         )
-    return {
+    row = {
         **prompts,
         # The text that both hold in one piece: the user's turn, or the question if a cue stands inside the turn.
         "shared_text": clean if clean in perturbed else source.question,
@@ -164,6 +173,7 @@ def perturb(source: Source, provenance: Provenance) -> dict[str, Any]:
         "source_id": source.source_id,
         **source.carried,
     }
+    return row, idle
 
 
 def _apply(entry: Perturbation, draft: Draft, cue: Cue) -> None:

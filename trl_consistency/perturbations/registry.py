@@ -1,10 +1,12 @@
 """The registry of perturbations: a dict that a decorator fills."""
 
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from itertools import dropwhile
 from string import Formatter
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -26,10 +28,16 @@ PERTURBATIONS: dict[str, "Perturbation"] = {}
 # What a perturbation declares so that there is something in place of each placeholder of its wordings.
 DECLARED = {"answer": '`suggests="wrong"`', "right": '`needs=("a right answer",)`'}
 
+# What edits the text of a question, and what encodes it: its letters or its choices are not to be edited after that.
+EDITING, ENCODING = ("typos", "spacing", "case", "answer_position"), ("base64", "rot13")
+
+_BY_PLACE = re.compile(r"\b(?:the|choices|answers|options|statements) above\b", re.IGNORECASE)  # "all of the above"
+
 # Requirements that a perturbation can have for a source.
 NEEDS: dict[str, Callable[[Source], bool]] = {
     "choices": lambda source: bool(source.choices),
     "a free-form question": lambda source: not source.choices,
+    "choices that say the same in any order": lambda source: not any(map(_BY_PLACE.search, source.choices)),
     "at most ten choices": lambda source: len(source.choices) <= 10,
     "a right answer": lambda source: bool(source.answer),
     "a wrong answer": lambda source: bool(source.wrong_answers or source.given_wrong_answer),
@@ -266,6 +274,11 @@ def find_perturbations(names: Sequence[str]) -> list[tuple[Perturbation, ...]]:
             adding = [step for step in steps if "the user's turn last" in PERTURBATIONS[step].needs]
             if len(adding) > 1:
                 raise ConsistencyError(f"`{name}`: {' and '.join(adding)} both go on after the user's turn. Take one.")
+            encoded = list(dropwhile(lambda step: step not in ENCODING, steps))
+            if late := next((step for step in encoded if step in EDITING), None):
+                raise ConsistencyError(
+                    f"`{name}`: `{late}` would edit the encoded text. Put it before `{encoded[0]}`."
+                )
         twice = chosen.keys() & added.keys()
         if twice:
             raise ConsistencyError(f"The perturbation `{min(twice)}` is named twice.")

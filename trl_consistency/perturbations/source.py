@@ -16,7 +16,7 @@ from ..data.pairs import row_checker
 from ..data.text import normalized
 from ..errors import ConsistencyError
 from ..json_files import strict_json
-from .columns import CARRIED_COLUMNS, Columns, late_column
+from .columns import CARRIED_COLUMNS, TEMPLATE_COLUMNS, Columns, late_column
 
 
 Message = dict[str, Any]
@@ -109,10 +109,12 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
     compared = (columns.prompt, *columns.choices, columns.answer, columns.wrong_answer, columns.safety_fact, "aliases")
     row = {name: _normalized(value) if name in compared else value for name, value in row.items()}
     prompt = row.get(columns.prompt)
-    prompt = messages_in(prompt) or prompt
+    prompt = _normalized(messages_in(prompt) or prompt)
     faults = row_checker({"prompt": prompt}, has_completion=False, prompt_columns=("prompt",))({"prompt": prompt})
     if faults:
         raise ConsistencyError(f"`{columns.prompt}` {faults[0].removeprefix('`prompt` ')}")
+    if faults := _faults_beside(row, prompt, columns, chat):
+        raise ConsistencyError(faults[0])
     history, asked, turns = _split_turns(prompt, columns.prompt, chat)
     offered = _read_choices(row, columns.choices)
     choices = offered.texts
@@ -160,6 +162,13 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
         chat=chat,
         carried={column: _carried(row, column) for column in columns.keep},
     )
+
+
+def _faults_beside(row: Mapping[str, Any], prompt: Any, columns: Columns, chat: bool) -> list[str]:
+    """Returns what training would refuse in the tools and template variables of a row, which its pairs keep."""
+    asked = [{"role": "user", "content": prompt}] if chat and isinstance(prompt, str) else prompt
+    kept = {"prompt": asked, **{name: row.get(name) for name in TEMPLATE_COLUMNS if name in columns.keep}}
+    return row_checker(kept, has_completion=False, prompt_columns=("prompt",))(kept)
 
 
 def _check_letters(answer: str, given: Sequence[str], written: Mapping[str, str], columns: Columns) -> None:
@@ -217,10 +226,7 @@ def _read_choices(row: Mapping[str, Any], columns: tuple[str, ...]) -> _Choices:
         name = columns[0]
         values = row.get(name)
         if isinstance(values, str) and values.strip()[:1] in ("[", "{"):  # a cell of a CSV file
-            try:
-                values = strict_json(values)
-            except ValueError as error:
-                raise ConsistencyError(f"`{name}` is not valid JSON ({error})") from None
+            values = _from_json(values, name)
         if isinstance(values, dict):
             if values and "text" not in values:
                 raise ConsistencyError(
@@ -262,10 +268,7 @@ def _read_wrong_answers(row: Mapping[str, Any], column: str | None, choices: _Ch
     if value is None or value == "" or value == []:
         return ()
     if isinstance(value, str) and value.strip()[:1] == "[":
-        try:
-            value = strict_json(value)
-        except ValueError as error:
-            raise ConsistencyError(f"`{column}` is not valid JSON ({error})") from None
+        value = _from_json(value, column)
     values = value if isinstance(value, list) else [value]
     return tuple(_letter(item, column, choices) if choices.texts else _free_answer(item, column) for item in values)
 
@@ -330,8 +333,20 @@ def _letter(value: Any, column: str | None, choices: _Choices) -> str:
     return min(meant)
 
 
+def _from_json(text: str, column: str | None) -> Any:
+    """Returns the value of a cell that holds JSON, normalized: its text may have been behind escapes."""
+    try:
+        value = _normalized(strict_json(text))
+        json.dumps(value, ensure_ascii=False).encode()
+    except ValueError as error:  # also for half a surrogate pair
+        raise ConsistencyError(f"`{column}` is not valid JSON ({error})") from None
+    return value
+
+
 def _normalized(value: Any) -> Any:
-    """Normalizes all text in a value, so that an answer is found in other text."""
+    """Normalizes all text in a value, so that an answer is found in other text. pandas has NumPy arrays for lists."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
     if isinstance(value, str):
         return normalized(value)
     if isinstance(value, dict):

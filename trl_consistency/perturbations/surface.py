@@ -14,6 +14,8 @@ WORDINGS = read_wordings(FAMILY)
 
 _KEYBOARD = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 _VOWELS = "aeiou"
+# Digits, signs of formulas, and Roman numerals: a letter more or less makes another value, 110 of 1e10.
+_VALUE = re.compile(r"\d|[=+*/^_<>|\\]|\w\(|\b[IVXLCDM]{2,}\b")
 
 
 def _edit(draft: Draft, cue: Cue) -> None:
@@ -59,6 +61,8 @@ def edit_words(text: str, wording: str, rng: random.Random) -> str:
 
 
 def _inner_letters(word: str) -> list[int]:
+    if _VALUE.search(word):
+        return []
     return [index for index in range(1, len(word) - 1) if word[index].isalpha()]
 
 
@@ -99,9 +103,8 @@ def _vowel(word: str, rng: random.Random) -> str:
 
 
 def _split(word: str, rng: random.Random) -> str:
-    # Numbers stay whole: "1234" would be 12 and 34.
-    places = [index for index in range(2, len(word) - 1) if not _is_in_number(word[:index], word[index:])]
-    if not places:
+    places = range(2, len(word) - 1)
+    if not places or _VALUE.search(word):  # "1234" would be 12 and 34
         return word
     index = rng.choice(places)
     return f"{word[:index]} {word[index:]}"

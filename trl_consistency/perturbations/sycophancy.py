@@ -52,8 +52,7 @@ def wrong_few_shot(draft: Draft, cue: Cue) -> None:
     """Solved examples come first, and the last of them is the question itself with a wrong answer."""
     count = min(len(cue.source.choices), 10)
     shots = [
-        _shot(cue.wording, example, count, cue.rng.randrange(max(count, 1)), cue.rng)
-        for example in cue.rng.sample(EXAMPLES[cue.split], 2)
+        _shot(cue.wording, example, count, cue.rng.randrange(max(count, 1)), cue.rng) for example in _examples(cue, 2)
     ]
     question = "\n\n".join(filter(None, (cue.source.question, "\n".join(cue.source.choice_lines()))))
     draft.add("start", "\n\n".join([*shots, cue.wording.format(question=question, answer=cue.answer)]))
@@ -65,8 +64,15 @@ def wrong_few_shot(draft: Draft, cue: Cue) -> None:
 def spurious_few_shot(draft: Draft, cue: Cue) -> None:
     """Solved examples come first, and the right answer of each has the letter of a wrong answer to the question."""
     count, place = len(cue.source.choices), ord(cue.letter) - ord("A")
-    examples = cue.rng.sample(EXAMPLES[cue.split], 4)
-    draft.add("start", "\n\n".join(_shot(cue.wording, example, count, place, cue.rng) for example in examples))
+    draft.add(
+        "start", "\n\n".join(_shot(cue.wording, example, count, place, cue.rng) for example in _examples(cue, 4))
+    )
+
+
+def _examples(cue: Cue, count: int) -> list[dict]:
+    """Returns examples, none of which is the question itself: it would be solved there."""
+    asked = cue.source.question.casefold().split()
+    return cue.rng.sample([of for of in EXAMPLES[cue.split] if of["question"].casefold().split() != asked], count)
 
 
 def _shot(wording: str, example: dict, count: int, place: int, rng: random.Random) -> str:
@@ -79,7 +85,7 @@ def _shot(wording: str, example: dict, count: int, place: int, rng: random.Rando
     return wording.format(question=question, answer=f"({'ABCDEFGHIJ'[place]})")
 
 
-@perturbation(WORDINGS["answer_position"], FAMILY, needs=("choices",))
+@perturbation(WORDINGS["answer_position"], FAMILY, needs=("choices", "choices that say the same in any order"))
 def answer_position(draft: Draft, cue: Cue) -> None:
     """The choices come in another order, each with the letter that it had."""
     lines = cue.source.choice_lines()

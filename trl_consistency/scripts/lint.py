@@ -18,13 +18,14 @@ from functools import partial
 from typing import Any, get_type_hints
 
 from accelerate import PartialState
+from transformers import PreTrainedConfig
 from trl import DatasetMixtureConfig, ModelConfig, get_quantization_config
 
 from ..config.consistency_config import METHODS, ConsistencyConfig
 from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
 from ..config.options import CommandArguments, at_least, check_ranges, option, refuse_unused, with_help
 from ..data.highlights import mark_pair
-from ..data.lint import SPAN_FINDINGS, LintReport, lint_pairs
+from ..data.lint import SUFFIX_FINDINGS, LintReport, lint_pairs
 from ..data.pairs import check_prompt_columns
 from ..data.prepare import align_row, render_row
 from ..data.rendering import ProcessingClass, chat_template_of, get_tokenizer, load_processing_class
@@ -153,17 +154,21 @@ def main(
             check_chat_template(processing_class, {"pairs": chats}, "Set `chat_template_path`, or use", kwargs)
     is_on_policy = bool(_ON_POLICY_ALONE & set(recipe_keys))
     generates = is_on_policy or recipe.needs_completions
-    reserved = recipe.max_completion_length
-    if reserved is None:
-        reserved = ConsistencyConfig.max_completion_length if recipe_keys and generates else 0
+    config = _config(model_args, recipe)
+    reserved = recipe.max_completion_length or 0
+    if recipe_keys:  # as training reserves it
+        reserved = (reserved or ConsistencyConfig.max_completion_length) if generates else 0
     report = lint_pairs(
         rows,
         processing_class,
         chat_template_kwargs=kwargs,
-        limit=length_limit(model_args, recipe, processing_class),
+        limit=recipe.max_length,
+        context=_context(config, processing_class),
+        vocab_size=None if config is None else getattr(config.get_text_config(), "vocab_size", None),
         max_completion_length=reserved,
         always_generates=is_on_policy,
         thinking_markers=markers,
+        compares_content=recipe.compares_content and not is_on_policy,
     )
     dose = None
     if lint_args.dose:
@@ -171,8 +176,11 @@ def main(
         names = ("vllm_gpu_memory_utilization", "vllm_server_timeout")
         engine_args = replace(engine_args, **{name: getattr(recipe, name) for name in names})
         dose = _measure_dose(lint_args.dose_pairs, rows, report, recipe, kwargs, model_args, engine_args)
-    compares_span = not recipe_keys or (recipe.needs_shared_span and not is_on_policy)
-    irrelevant = () if compares_span else SPAN_FINDINGS
+    irrelevant: tuple[str, ...] = ()
+    if recipe_keys and (is_on_policy or not recipe.compares_suffix):
+        irrelevant = SUFFIX_FINDINGS
+    elif recipe_keys and recipe.act_tokens == "all":  # the answers are compared, too
+        irrelevant = ("header_only",)
     show = partial(
         _show_pair, processing_class=processing_class, chat_template_kwargs=kwargs, report=report, rows=rows
     )
@@ -245,26 +253,24 @@ def recipe_processing_class(model_args: ModelConfig, recipe: Any) -> ProcessingC
     return processing_class
 
 
-def length_limit(model_args: ModelConfig, recipe: Any, processing_class: ProcessingClass) -> int | None:
-    """Returns the tokens that training allows in a row: `max_length`, but no more than the model's context, if it is known."""
-    known = [length for length in (recipe.max_length, _context(model_args, recipe, processing_class)) if length]
-    return min(known, default=None)
+def _config(model_args: ModelConfig, recipe: Any) -> PreTrainedConfig | None:
+    """Returns the model's config, or None for a tokenizer alone."""
+    if model_args.model_name_or_path == EMBEDDED:
+        return None
+    changes = recipe.model_init_kwargs or {}
+    with suppress(ValueError):
+        return load_config(
+            resolve_model(model_args.model_name_or_path),
+            model_args.model_revision,
+            recipe.trust_remote_code,
+            json.loads(changes) if isinstance(changes, str) else changes,
+        )
+    return None
 
 
-def _context(model_args: ModelConfig, recipe: Any, processing_class: ProcessingClass) -> int | None:
+def _context(config: PreTrainedConfig | None, processing_class: ProcessingClass) -> int | None:
     """Returns the model's context length, that of its tokenizer without a config, or None if neither has one."""
-    context = None
-    if model_args.model_name_or_path != EMBEDDED:
-        changes = recipe.model_init_kwargs or {}
-        with suppress(ValueError):  # no config: a tokenizer alone
-            context = context_of(
-                load_config(
-                    resolve_model(model_args.model_name_or_path),
-                    model_args.model_revision,
-                    recipe.trust_remote_code,
-                    json.loads(changes) if isinstance(changes, str) else changes,
-                )
-            )
+    context = None if config is None else context_of(config)
     length = context or get_tokenizer(processing_class).model_max_length
     return length if length < 10**9 else None  # 1e30 stands for no limit
 

@@ -5,7 +5,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..data.highlights import Token
-from ..data.lint import FINDINGS, NO_CUE, SPAN_FINDINGS, TEXT_PROMPTS, LintReport
+from ..data.lint import FINDINGS, NO_CUE, SUFFIX_FINDINGS, TEXT_PROMPTS, LintReport
 from ..escaping import printable
 from ..evaluation.dose import Dose
 from ..pages import in_terminal, render
@@ -90,7 +90,7 @@ def _dose_lines(dose: Dose) -> list[str]:
 def _note(finding: str, irrelevant: Iterable[str]) -> str:
     if finding in irrelevant:
         return " (irrelevant to these objectives)"
-    return " (relevant to act, attct and mlpct only)" if finding in SPAN_FINDINGS else ""
+    return " (relevant to act only)" if finding in SUFFIX_FINDINGS else ""
 
 
 def _listed(rows: Sequence[int]) -> str:
