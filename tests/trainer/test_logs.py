@@ -1,6 +1,7 @@
 """What `ConsistencyTrainer` logs."""
 
 import pytest
+import torch
 from transformers import TrainerCallback
 
 from tests.helpers import on_policy
@@ -30,6 +31,17 @@ def test_log_after_a_callback_that_leaves_the_model_in_evaluation_mode(tmp_path)
     trainer.train()
     assert ["kl_loss" in entry for entry in trainer.state.log_history] == [True, True, False]
     assert not trainer.model.training, "a log changes the model's mode"
+
+
+def test_loss_of_the_whole_training_is_that_of_all_processes(tmp_path, monkeypatch):
+    """Of the steps since the last log, it was that of the first process."""
+    trainer = make_trainer(tmp_path, max_steps=2, logging_steps=5)
+    result = trainer.train()
+    assert trainer.state.log_history[-1]["train_loss"] == result.training_loss == result.metrics["train_loss"] > 0
+    monkeypatch.setattr(type(trainer.accelerator), "num_processes", 2)
+    monkeypatch.setattr(trainer.accelerator, "gather", lambda of: torch.cat([of, of + 2]))
+    trainer.log(logs := {"train_loss": 1.0, "total_flos": 0.0})
+    assert logs["train_loss"] == 2.0
 
 
 @pytest.mark.parametrize("option", [{"loss_type": "dft"}, {"label_smoothing_factor": 0.2}])
