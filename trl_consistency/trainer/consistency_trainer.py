@@ -178,7 +178,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             formatting_func=(formatting_func, "it would turn pairs into plain text"),
             data_collator=(data_collator, "pairs need the trainer's own `PairCollator`"),
         )
-        self.alignment: dict[str, AlignmentReport] = {}
+        self.alignment: dict[str, dict[str, AlignmentReport]] = {}  # by data set and kind of span
         peft_config = deepcopy(peft_config)  # PEFT writes the names of this model's layers into it
         data = self._check_and_prepare(
             model,
@@ -294,8 +294,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
                 num_proc=args.dataset_num_proc,
             )
             log_alignment(reports, name, compares_answers=args.act_tokens == "all")
-            if reports:
-                self.alignment[name] = next(iter(reports.values()))
+            self.alignment[name] = reports
         # Predictions are in the order of their pairs.
         shuffles = args.shuffle_dataset and name in ("train_dataset", "anchor_dataset")
         return with_row_numbers(dataset).shuffle(seed=args.seed) if shuffles else dataset
