@@ -21,7 +21,7 @@ from ..data.length_order import LengthOrder
 from ..data.packing import PackedPairs, PackedPasses
 from ..data.pairs import AnyDataset
 from ..data.prepare import align_pairs, prepare_pairs, with_row_numbers
-from ..data.rendering import ProcessingClass, check_template_files
+from ..data.rendering import ProcessingClass, check_template_files, get_tokenizer
 from ..data.repeated_stream import RepeatedStream
 from ..data.target_table import TargetTable
 from ..errors import ConsistencyError
@@ -38,6 +38,7 @@ from .base import PairTrainer
 from .callbacks.regeneration import RegenerateTargets
 from .card.facts import paired_facts
 from .run.checks import (
+    check_metrics,
     check_model_options,
     check_padding_free_parallelism,
     check_reference_options,
@@ -48,6 +49,7 @@ from .run.data_checks import (
     check_chat_template,
     check_drop_last,
     check_full_batches,
+    check_given_thoughts,
     check_stream,
     check_tokenizer,
     read_template,
@@ -178,6 +180,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             formatting_func=(formatting_func, "it would turn pairs into plain text"),
             data_collator=(data_collator, "pairs need the trainer's own `PairCollator`"),
         )
+        check_metrics(args, compute_metrics)
         self.alignment: dict[str, dict[str, AlignmentReport]] = {}  # by data set and kind of span
         peft_config = deepcopy(peft_config)  # PEFT writes the names of this model's layers into it
         data = self._check_and_prepare(
@@ -282,6 +285,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             context=self._context,
             thinking_markers=tuple(args.thinking_markers),
         )
+        check_given_thoughts(dataset, name, get_tokenizer(processing_class), args)
         if args.needs_shared_span:
             kinds = {"suffix": args.compares_suffix, "content_span": args.compares_content}
             dataset, reports = align_pairs(

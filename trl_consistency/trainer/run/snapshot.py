@@ -75,7 +75,7 @@ class Snapshot:
             raise ConsistencyError(
                 "`data_collator` was assigned after the trainer was made: pairs need the trainer's own `PairCollator`. Leave it out."
             )
-        check_metrics(trainer)
+        check_metrics(trainer.args, trainer.compute_metrics)
         if trainer._reference is not None:
             check_reference_options(trainer)
             trainer._reference.check_parameters()
