@@ -95,6 +95,13 @@ CASES: list[Case] = [
         lambda room: made(room, lambda trainer: setattr(trainer, "data_collator", dict)),
     ),
     Case(
+        "sharing of batches, later",
+        "An option of accelerate that is changed after the trainer was made",
+        "`args.accelerator_config` was AcceleratorConfig(split_batches=False, …) when the trainer was made, and is "
+        "AcceleratorConfig(split_batches=True, …): it is settled from then on. Make a new trainer.",
+        lambda room: made(room, lambda trainer: setattr(trainer.args.accelerator_config, "split_batches", True)),
+    ),
+    Case(
         "metric of the trainer's name",
         "A metric of the user's under the name of one of the trainer's",
         "`compute_metrics` returns `entropy`, and the trainer has a metric of that name. Rename yours.",

@@ -239,7 +239,7 @@ def content_pairs(cues, **columns):
 def test_rows_that_share_only_the_header_are_reported(tmp_path, caplog):
     pairs = content_pairs(["I say Lyon. What is the capital of France?", "What is the capital of France? I say Lyon"])
     trainer = make_trainer(tmp_path, ["act"], pairs=pairs)
-    report = trainer.alignment["train_dataset"]["suffix"]
+    report = trainer.alignment["train_dataset"]
     assert (report.rows, report.header_only, report.no_shared_span) == (2, [1], [])
     assert "1 of them share at most one token before the generation header" in caplog.text
 
@@ -247,7 +247,7 @@ def test_rows_that_share_only_the_header_are_reported(tmp_path, caplog):
 def test_act_beside_content_objectives_reports_the_suffix_too(tmp_path, caplog):
     pairs = content_pairs(["I say Lyon. What is the capital of France?", "What is the capital of France? I say Lyon"])
     trainer = make_trainer(tmp_path, ["act", "mlpct"], pairs=pairs)
-    assert trainer.alignment["train_dataset"]["suffix"].header_only == [1]
+    assert trainer.alignment["train_dataset"].header_only == [1]
     assert "1 of them share at most one token before the generation header" in caplog.text
     texts = Dataset.from_dict({"clean_prompt": ["the quick brown fox"], "perturbed_prompt": ["the quick brown fox!"]})
     with pytest.raises(InvalidPairsError, match="share nothing that could be compared: row 0"):

@@ -401,6 +401,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
                     raise ConsistencyError(error.args[0]) from None
                 finally:
                     self._used_optimizer = self.optimizer
+                    self._take_out_noise()
                 take_evaluated_weights(self.optimizer)
                 self.checkpoints.delete_surplus(checkpoint)
         if missed := missed_best(self):
@@ -413,6 +414,11 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         """Takes another precision out of the model: a trainer of that precision may have trained it since."""
         if self.model_wrapped is self.model and not is_sharded(self.accelerator):
             take_out_autocast(self.model)
+
+    def _take_out_noise(self) -> None:
+        """Takes the noise of `neftune_noise_alpha` out of the model. Trainer does not if the training is broken off."""
+        if (handle := getattr(self, "neftune_hook_handle", None)) is not None:
+            handle.remove()
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         is_made = self.optimizer is None

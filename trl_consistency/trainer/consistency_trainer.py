@@ -181,7 +181,8 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             data_collator=(data_collator, "pairs need the trainer's own `PairCollator`"),
         )
         check_metrics(args, compute_metrics)
-        self.alignment: dict[str, dict[str, AlignmentReport]] = {}  # by data set and kind of span
+        self.alignment: dict[str, AlignmentReport] = {}
+        self._alignments: dict[str, dict[str, AlignmentReport]] = {}  # of each kind of span that is compared
         peft_config = deepcopy(peft_config)  # PEFT writes the names of this model's layers into it
         data = self._check_and_prepare(
             model,
@@ -298,7 +299,9 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
                 num_proc=args.dataset_num_proc,
             )
             log_alignment(reports, name, compares_answers=args.act_tokens == "all")
-            self.alignment[name] = reports
+            if reports:
+                self._alignments[name] = reports
+                self.alignment[name] = next(iter(reports.values()))
         # Predictions are in the order of their pairs.
         shuffles = args.shuffle_dataset and name in ("train_dataset", "anchor_dataset")
         return with_row_numbers(dataset).shuffle(seed=args.seed) if shuffles else dataset
@@ -486,7 +489,9 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         student = ObservedModel(
             model, self.model, not self.aux_loss_enabled, self.aux_loss_enabled or self._runs_last_block_whole, flat
         )
-        result = super().compute_loss(student, inputs, return_outputs, num_items_in_batch)
+        # In an epoch's last step, the other function leaves out processes as if they held rows that fill up the batch.
+        with temporarily(self.accelerator, gather_for_metrics=self.accelerator.gather):
+            result = super().compute_loss(student, inputs, return_outputs, num_items_in_batch)
         if self.model.training:
             # Of rows, the cross-entropy alone is known: it is no `anchor_loss` where another loss is trained with.
             is_loss = self.args.loss_type != "dft" and not self.args.label_smoothing_factor

@@ -199,7 +199,7 @@ def paired_facts(trainer: Any) -> dict[str, str]:
         **_reference_facts(trainer),
         **trainer.data_facts,
     }
-    if reports := trainer.alignment.get("train_dataset"):
+    if reports := trainer._alignments.get("train_dataset"):
         spans = {"suffix": "end of the two prompts", "content_span": "content"}
         shared = [f"{spans[kind]}: {_describe_alignment(report)}" for kind, report in reports.items()]
         facts["Shared tokens"] = "; and ".join(shared)

@@ -32,6 +32,7 @@ BUILT_IN = sorted(
         "pad_token",
     }
     | {"dataset_text_field", "dataset_kwargs", "length_column_name", "model_init_kwargs"}
+    | {"accelerator_config", "full_determinism"}
 )
 
 
