@@ -150,6 +150,7 @@ FAULTY = {
         {"method": "act", "log_layer_distances": True},
         "`log_layer_distances` needs `log_consistency_metrics`",
     ),
+    "unknown loss": ({"loss_type": "dtf"}, "`loss_type` must be 'nll', 'dft' or 'chunked_nll', got 'dtf'"),
     "dft without bct": ({"method": "kl", "loss_type": "dft"}, "`loss_type` is set, but .* it is for bct"),
     "label smoothing": (
         {"method": "act", "label_smoothing_factor": 0.1},
@@ -301,6 +302,29 @@ def test_best_model_by_a_metric_of_which_less_is_better(tmp_path, metric, given,
     strategies = {"eval_strategy": "epoch", "save_strategy": "epoch"}
     config = ConsistencyConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, **options, **strategies)
     assert config.greater_is_better is is_better
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"train_sampling_strategy": "sequential"}, "`train_sampling_strategy: sequential` draws no order"),
+        ({"accelerator_config": {"use_seedable_sampler": False}}, "the order is drawn with no seed of its own"),
+        ({"train_sampling_strategy": "group_by_length"}, None),
+        ({}, None),
+    ],
+)
+def test_seed_of_an_order_that_it_does_not_draw(tmp_path, options, reason):
+    """It was ignored, and stood on the card."""
+    with pytest.raises(ConsistencyError, match=f"`data_seed` is set, but .*{reason}") if reason else nullcontext():
+        make_config(tmp_path, data_seed=3, **options)
+
+
+@pytest.mark.parametrize("options", [{"padding_free": True}, {"packing": True, "max_length": 100}])
+def test_multiple_of_no_padding(tmp_path, options):
+    """It was ignored."""
+    said = f"`pad_to_multiple_of` is set, but with `{next(iter(options))}` batches have no padding"
+    with pytest.raises(ConsistencyError, match=said):
+        make_config(tmp_path, pad_to_multiple_of=8, **options)
 
 
 class TestAssigned:

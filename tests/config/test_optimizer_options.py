@@ -1,5 +1,6 @@
 import inspect
 import re
+from contextlib import nullcontext
 
 import pytest
 import yaml
@@ -70,6 +71,29 @@ def test_schedule_in_json_as_on_the_command_line(tmp_path):
     """It ended with a traceback."""
     kwargs = {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": '{"min_lr": 1e-6}'}
     assert make_config(tmp_path, **kwargs).lr_scheduler_kwargs == {"min_lr": 1e-6}
+
+
+OF_A_METRIC = {"eval_strategy": "steps", "eval_steps": 1}
+
+
+@pytest.mark.parametrize("schedule", ["reduce_lr_on_plateau", "greedy"])
+@pytest.mark.parametrize(
+    ("metric", "kwargs", "way_out"),
+    [
+        ("consistency/score", None, "max"),
+        ("mean_token_accuracy", {"patience": 1}, "max"),
+        ("consistency/score", '{"mode": "max"}', None),
+        ("loss", {"mode": "max"}, "min"),
+        ("consistency/sycophancy", {"mode": "max"}, "min"),
+        (None, None, None),
+    ],
+)
+def test_schedule_that_takes_better_for_worse(tmp_path, schedule, metric, kwargs, way_out):
+    """The learning rate fell where the metric rose, of which more is better."""
+    options = {"lr_scheduler_type": schedule, "metric_for_best_model": metric, "lr_scheduler_kwargs": kwargs}
+    said = f"would fall where the model improves. Set `lr_scheduler_kwargs: {{mode: {way_out}}}`"
+    with pytest.raises(ConsistencyError, match=re.escape(said)) if way_out else nullcontext():
+        make_config(tmp_path, **options, **OF_A_METRIC)
 
 
 def test_words_of_the_schedule(tmp_path):

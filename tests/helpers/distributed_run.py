@@ -101,13 +101,13 @@ def train(
             trainer.train()
         torch.save({}, Path(directory) / "result.pt")
         return end_run(trainer)
-    before = trained_weights(trainer)
+    before, train_loss = trained_weights(trainer), None
     if spoil:
         trainer.add_callback(SpoilReference(trainer))
         with pytest.raises(ConsistencyError, match="weights of the reference have changed"):
             trainer.train()
     else:
-        trainer.train()
+        train_loss = trainer.train().training_loss
     check_wrapper(trainer)
     weights = trained_weights(trainer)
     measured = guard_entries(trainer)
@@ -119,7 +119,7 @@ def train(
             "before": before,
             "moved": (weights - before).abs().max(),
             "targets": [trainer.targets[row["clean_ids"]] for row in rows],
-            "metrics": {"eval_loss": eval_loss},
+            "metrics": {"eval_loss": eval_loss, "train_loss": train_loss},
             "logged": measured,
         }
         torch.save(result, Path(directory) / "result.pt")

@@ -9,9 +9,10 @@ from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from torch.utils.data import SequentialSampler
 from transformers import PreTrainedModel, TrainerCallback
 
+from tests.helpers.architectures import make
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.on_policy import make_on_policy_config
-from tests.hostile_input.room import Case, Room
+from tests.hostile_input.room import PAIR, Case, Room
 from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
 
 
@@ -94,12 +95,33 @@ CASES: list[Case] = [
         lambda room: made(room, lambda trainer: setattr(trainer, "data_collator", dict)),
     ),
     Case(
+        "sharing of batches, later",
+        "An option of accelerate that is changed after the trainer was made",
+        "`args.accelerator_config` was AcceleratorConfig(split_batches=False, …) when the trainer was made, and is "
+        "AcceleratorConfig(split_batches=True, …): it is settled from then on. Make a new trainer.",
+        lambda room: made(room, lambda trainer: setattr(trainer.args.accelerator_config, "split_batches", True)),
+    ),
+    Case(
         "metric of the trainer's name",
         "A metric of the user's under the name of one of the trainer's",
         "`compute_metrics` returns `entropy`, and the trainer has a metric of that name. Rename yours.",
         lambda room: made(
             room, lambda trainer: setattr(trainer, "compute_metrics", lambda predicted: {"entropy": 0.0}), "evaluate"
         ),
+    ),
+    Case(
+        "metric of the loss's name",
+        "A metric of the user's called `loss`",
+        "`compute_metrics` returns `loss`, and the trainer has a metric of that name. Rename yours.",
+        lambda room: made(
+            room, lambda trainer: setattr(trainer, "compute_metrics", lambda predicted: {"loss": 0.0}), "evaluate"
+        ),
+    ),
+    Case(
+        "inputs for no metrics, of pairs",
+        "Inputs for metrics, where there are none",
+        "`include_for_metrics` is for `compute_metrics`, and there are none. Leave it out.",
+        lambda room: room.trainer(options={"include_for_metrics": ["inputs"]}),
     ),
     Case(
         "logits that nothing gives",
@@ -294,6 +316,22 @@ CASES: list[Case] = [
         "`save_strategy: best` without a metric",
         "`save_strategy` is best, and nothing says by which metric: set `metric_for_best_model`.",
         lambda room: room.train(save_strategy="best"),
+    ),
+    Case(
+        "thoughts in given answers",
+        "Answers with thoughts, which `keep_thinking: false` does not empty",
+        "`train_dataset`: 1 of 1 row(s) cannot be used. Nothing was dropped; mend or remove it: row 0: its answer has a thought, and "
+        "`keep_thinking=False` empties those of generated targets alone",
+        lambda room: room.trainer([PAIR | {"completion": "<think>Hm.</think>Paris."}], {"keep_thinking": False}),
+    ),
+    Case(
+        "smoothed labels beside routers",
+        "Label smoothing with a mixture of experts, whose load-balancing loss TRL then leaves out",
+        "With `label_smoothing_factor`, TRL does not train on the load-balancing loss of the routers (`router_aux_loss_coef` is 0.001). "
+        "Leave it out, or set `router_aux_loss_coef: 0`.",
+        lambda room: room.trainer(
+            options={"label_smoothing_factor": 0.1}, model=make("qwen3_moe"), processing_class=make_tokenizer()
+        ),
     ),
     Case(
         "inputs for no metrics",

@@ -321,6 +321,12 @@ CASES: list[Case] = [
         lambda room: room.train(eval_packing=True),
     ),
     Case(
+        "unknown loss",
+        "A loss of pairs that there is not, in Python",
+        "`loss_type` must be 'nll', 'dft' or 'chunked_nll', got 'dtf'.",
+        lambda room: room.trainer(options={"loss_type": "dtf"}),
+    ),
+    Case(
         "loss function",
         "Your own loss function",
         "`compute_loss_func` is not available in consistency training: the objective is `ConsistencyConfig.method`. Leave it out.",
@@ -712,6 +718,24 @@ CASES: list[Case] = [
         ),
     ),
     Case(
+        "schedule that takes better for worse",
+        "A learning rate that falls where a metric rises of which more is better",
+        "`lr_scheduler_type` is reduce_lr_on_plateau, in the mode 'min', but of `metric_for_best_model` (consistency/score) a higher "
+        "value is better: the learning rate would fall where the model improves. Set `lr_scheduler_kwargs: {mode: max}`.",
+        lambda room: room.train(
+            lr_scheduler_type="reduce_lr_on_plateau",
+            metric_for_best_model="consistency/score",
+            eval_strategy="steps",
+            eval_steps=1,
+        ),
+    ),
+    Case(
+        "seed of no order",
+        "A seed of the order of rows, which come in their own",
+        "`data_seed` is set, but `train_sampling_strategy: sequential` draws no order. Leave it out.",
+        lambda room: room.train(data_seed=3, train_sampling_strategy="sequential"),
+    ),
+    Case(
         "column of lengths",
         "Your own column of lengths",
         "`length_column_name` is not available in consistency training: the trainer measures the rows itself. Leave it out.",
@@ -784,6 +808,12 @@ CASES: list[Case] = [
         "`padding_free` is not possible: `eager` attention takes no lengths of sequences. Set `attn_implementation` to "
         "`sdpa` or `flash_attention_2` if the model has it. Leave it out.",
         lambda room: room.train(padding_free=True, attn_implementation="eager"),
+    ),
+    Case(
+        "multiple of no padding",
+        "A length of padding, for batches without it",
+        "`pad_to_multiple_of` is set, but with `padding_free` batches have no padding. Leave one of them out.",
+        lambda room: room.train(padding_free=True, pad_to_multiple_of=8),
     ),
     Case(
         "packing without a length",
@@ -1043,6 +1073,19 @@ CASES: list[Case] = [
         "Fewer rows than a batch, where incomplete batches are left out",
         "`train_dataset` has 2 row(s), fewer than the 8 of one batch, and `dataloader_drop_last` leaves out what fills none: nothing would be trained. Use smaller batches, or leave the option out.",
         lambda room: room.trainer(options={"dataloader_drop_last": True}),
+    ),
+    Case(
+        "drop_last of whole steps",
+        "Fewer rows than a step, where balanced batches leave out incomplete steps",
+        "`train_dataset` has 2 row(s), fewer than the 4 of one step, and `dataloader_drop_last` leaves out what fills none: nothing would be trained. Use smaller batches, or leave the option out.",
+        lambda room: room.trainer(
+            options={
+                "dataloader_drop_last": True,
+                "train_sampling_strategy": "batch_rebalance",
+                "per_device_train_batch_size": 1,
+                "gradient_accumulation_steps": 4,
+            }
+        ),
     ),
     Case(
         "megatron",

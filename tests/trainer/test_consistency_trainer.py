@@ -350,6 +350,49 @@ def test_rebalanced_batches_follow_the_seed_and_the_epoch(tmp_path):
     assert trainers[1]._rebalancing.epoch == 1
 
 
+def test_rebalanced_batches_leave_out_the_rows_of_a_step(tmp_path, caplog):
+    """It said that none were left out: it counted those of a batch."""
+    options = {"train_sampling_strategy": "batch_rebalance", "dataloader_drop_last": True}
+    options |= {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4}
+    trainer = make_trainer(tmp_path, make_pairs(12), **options)
+    assert "Each epoch leaves out 4 of 12 rows (`dataloader_drop_last`)" in caplog.text
+    assert len({*chain(*trainer._get_train_sampler())}) == 8
+    with pytest.raises(InvalidPairsError, match=r"has 6 row\(s\), fewer than the 8 of one step"):
+        make_trainer(tmp_path, make_pairs(6), **options)
+
+
+@pytest.mark.parametrize("data_seed", [None, 5])
+def test_the_order_is_drawn_with_the_seed_of_the_options(tmp_path, data_seed):
+    """It was drawn with the seed that torch got last: of another trainer, or of a script. A resumed run then got other rows."""
+
+    def order():
+        return [ids.tolist() for batch in trainer.get_train_dataloader() for ids in batch["input_ids"]]
+
+    trainer = make_trainer(tmp_path, data_seed=data_seed)
+    before = order()
+    make_trainer(tmp_path, seed=7)
+    assert order() == before
+    torch.manual_seed(8)
+    assert order() == before
+
+
+@pytest.mark.parametrize("name", ["loss", "eval_loss"])
+def test_own_metric_by_the_name_of_the_loss(tmp_path, name):
+    """The trainer's loss replaced it."""
+    arguments = {"train_dataset": make_pairs(), "eval_dataset": make_pairs(3), "processing_class": make_tokenizer()}
+    trainer = ConsistencyTrainer(
+        make_model(), make_config(tmp_path), compute_metrics=lambda prediction: {name: 0.0}, **arguments
+    )
+    with pytest.raises(ConsistencyError, match=f"`compute_metrics` returns `{name}`, and the trainer has a metric"):
+        trainer.evaluate()
+
+
+@pytest.mark.parametrize("option", [{"include_for_metrics": ["inputs"]}, {"batch_eval_metrics": True}])
+def test_options_of_metrics_that_there_are_not(tmp_path, option):
+    with pytest.raises(ConsistencyError, match=f"`{next(iter(option))}` is for `compute_metrics`, and there are none"):
+        make_trainer(tmp_path, **option)
+
+
 def test_compute_metrics_gets_the_logits(tmp_path):
     shapes = []
     trainer = ConsistencyTrainer(

@@ -1,6 +1,7 @@
 """What `ConsistencyTrainer` logs."""
 
 import pytest
+import torch
 from transformers import TrainerCallback
 
 from tests.helpers import on_policy
@@ -30,6 +31,30 @@ def test_log_after_a_callback_that_leaves_the_model_in_evaluation_mode(tmp_path)
     trainer.train()
     assert ["kl_loss" in entry for entry in trainer.state.log_history] == [True, True, False]
     assert not trainer.model.training, "a log changes the model's mode"
+
+
+def test_loss_of_the_whole_training_is_that_of_all_processes(tmp_path, monkeypatch):
+    """Of the steps since the last log, it was that of the first process."""
+    trainer = make_trainer(tmp_path, max_steps=2, logging_steps=5)
+    result = trainer.train()
+    assert trainer.state.log_history[-1]["train_loss"] == result.training_loss == result.metrics["train_loss"] > 0
+    monkeypatch.setattr(type(trainer.accelerator), "num_processes", 2)
+    monkeypatch.setattr(trainer.accelerator, "gather", lambda of: torch.cat([of, of + 2]))
+    trainer.log(logs := {"train_loss": 1.0, "total_flos": 0.0})
+    assert logs["train_loss"] == 2.0
+
+
+def test_means_of_a_last_step_are_those_of_all_processes(tmp_path, monkeypatch):
+    """Of `num_tokens`, `entropy` and `mean_token_accuracy`, processes were left out as if they held rows that fill up a batch."""
+    trainer = make_trainer(tmp_path, make_pairs(5), per_device_train_batch_size=2, num_train_epochs=1, logging_steps=1)
+    for_metrics = trainer.accelerator.gather_for_metrics
+    monkeypatch.setattr(trainer.accelerator, "gather_for_metrics", lambda _: pytest.fail("left rows out"))
+    trainer.train()
+    logged = [entry["num_tokens"] for entry in trainer.state.log_history if "loss" in entry]
+    assert len(logged) == 3
+    assert logged[-1] == sum(trainer.train_dataset["length"])
+    monkeypatch.setattr(trainer.accelerator, "gather_for_metrics", for_metrics)
+    assert trainer.evaluate(make_pairs(3))["eval_loss"] > 0
 
 
 @pytest.mark.parametrize("option", [{"loss_type": "dft"}, {"label_smoothing_factor": 0.2}])
@@ -92,6 +117,20 @@ def test_a_training_after_one_that_was_broken_off_logs_its_own_means(tmp_path):
     trainer.remove_callback(callback)
     trainer.train()
     assert trainer.state.log_history[0]["kl_loss"] == pytest.approx(trainer.state.log_history[0]["loss"], rel=1e-5)
+
+
+def test_a_training_that_is_broken_off_leaves_no_noise(tmp_path):
+    """The next training of the model had it once more, also one without."""
+
+    class Break(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            raise RuntimeError("out of memory")
+
+    trainer = make_trainer(tmp_path, lora=True, max_steps=2, neftune_noise_alpha=5.0)
+    trainer.add_callback(Break())
+    with pytest.raises(RuntimeError, match="out of memory"):
+        trainer.train()
+    assert not trainer.model.get_input_embeddings()._forward_hooks
 
 
 def test_the_last_log_has_the_means_of_the_last_steps_though_they_were_evaluated(tmp_path):

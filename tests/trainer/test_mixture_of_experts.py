@@ -1,5 +1,7 @@
 """Mixtures of experts: adapters on the experts' own weights, and the routers' load-balancing loss."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
@@ -208,3 +210,12 @@ def test_a_dense_model_of_a_family_of_mixtures_has_no_such_loss(tmp_path, method
 def test_the_weight_of_a_dense_model_is_refused(tmp_path):
     with pytest.raises(ConsistencyError, match=r"\(granitemoehybrid\) has no router logits"):
         make_trainer(tmp_path, "bct", make("granitemoehybrid", "sdpa", **FOR_TEXTS), router_aux_loss_coef=0.1)
+
+
+@pytest.mark.parametrize(("coefficient", "is_refused"), [(None, True), (0.1, True), (0.0, False)])
+def test_label_smoothing_without_the_routers_loss(tmp_path, coefficient, is_refused):
+    """It was logged, and not trained on: TRL leaves it out then."""
+    options = {"label_smoothing_factor": 0.1, "router_aux_loss_coef": coefficient}
+    said = "With `label_smoothing_factor`, TRL does not train on the load-balancing loss"
+    with pytest.raises(ConsistencyError, match=said) if is_refused else nullcontext():
+        make_trainer(tmp_path, "bct", make_moe(), **options)

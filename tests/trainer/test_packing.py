@@ -1,5 +1,6 @@
 """Training on packed pairs equals training on padded batches of the same pairs."""
 
+import re
 from collections import Counter
 from types import SimpleNamespace
 
@@ -256,6 +257,14 @@ def test_the_card_says_how_full_they_are(tmp_path):
     tokens = sum(trainer.data_collator.length(row) for row in trainer.train_dataset)
     assert facts["Packing"] == f"10 rows in 5 packed sequences, {tokens / (5 * LONGEST):.0%} full"
     assert facts["Optimisation"].startswith("2 steps of 1 packed sequences of at most 120 tokens, ")
+
+
+def test_the_card_does_not_say_how_full_packs_of_other_targets_are(tmp_path):
+    """It said that of targets as long as allowed."""
+    options = {"num_train_epochs": 2, "max_steps": -1, "regenerate_targets_every": 1}
+    trainer = make_trainer(tmp_path, PAIRS.remove_columns("completion"), **PACKED, **options)
+    trainer.train()
+    assert re.search(r"packed sequences, at most \d+% full", trainer._card_facts()["Packing"])
 
 
 def test_options_of_the_trainer_are_as_they_were(tmp_path):

@@ -1,5 +1,6 @@
 """Thinking models and tool calls from end to end, under the chat template of Qwen3 that TRL brings along."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from peft import LoraConfig
 from tests.helpers.models import CHATML, make_config, make_model, make_tokenizer
 from tests.helpers.on_policy import make_on_policy_config, moved, replay
 from tests.helpers.paired import LORA, losses
-from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
+from trl_consistency import ConsistencyTrainer, InvalidPairsError, OnPolicyConsistencyTrainer
 from trl_consistency.evaluation.answers.generate import AnswerOptions, generate_ids
 
 
@@ -153,6 +154,23 @@ def test_thoughts_in_cached_answers(tmp_path, qwen3, monkeypatch, keep_thinking)
     batch = next(iter(trainer.get_train_dataloader()))
     trained = qwen3.decode(batch["input_ids"][0][batch["labels"][0] != -100])
     assert trained == ("<think>\nHm.\n</think>" if keep_thinking else "<think>\n\n</think>") + "\n\n2.<|im_end|>"
+
+
+@pytest.mark.parametrize(
+    ("completion", "is_refused"),
+    [("<think>\nHm.\n</think>\n\n2.", True), ("<think></think>2.", False), ("<think>\n\n</think>\n\n2.", False), ("2.", False)],
+)  # fmt: skip
+def test_thoughts_in_given_answers_are_not_left_out(tmp_path, qwen3, completion, is_refused):
+    """They were trained on, though `keep_thinking: false` says that they are not."""
+    pairs = thinking_pairs(True)
+    completions = ["<think></think>1.", completion, "<think></think>3.", "<think></think>4."]
+    pairs = pairs.remove_columns("completion").add_column("completion", completions)
+    said = (
+        r"`train_dataset`: 1 of 4 row\(s\) cannot be used.* row 1: its answer has a thought, and `keep_thinking=False`"
+    )
+    with pytest.raises(InvalidPairsError, match=said) if is_refused else nullcontext():
+        make(tmp_path, qwen3, pairs, "bct", keep_thinking=False)
+    make(tmp_path, qwen3, pairs, "bct")
 
 
 def test_a_thought_that_the_prompt_opens_and_the_answer_does_not_end(tmp_path, monkeypatch):

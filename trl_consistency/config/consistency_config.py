@@ -5,7 +5,7 @@ from typing import Any
 from trl import SFTConfig
 
 from ..errors import ConsistencyError, did_you_mean
-from .options import TEMPERATURE, at_least, option, with_help
+from .options import TEMPERATURE, at_least, one_of, option, with_help
 from .shared import GENERATION, PairConfig
 from .types import check_sampling, check_vllm_temperature
 
@@ -165,7 +165,9 @@ class ConsistencyConfig(PairConfig, SFTConfig):
             self.method = [self.method]
         self._check_types()
         self._check_method()
-        self._check_ranges({"dataset_num_proc": at_least(1).or_none()})
+        # TRL's trainer would refuse another loss once the model is loaded.
+        losses = self.__dataclass_fields__["loss_type"].metadata["choices"]
+        self._check_ranges({"dataset_num_proc": at_least(1).or_none(), "loss_type": one_of(*losses)})
         self._refuse_inherited()
         self._check_used()
         self._check_vllm()
@@ -173,6 +175,7 @@ class ConsistencyConfig(PairConfig, SFTConfig):
         self.padding_free |= self.packing
         super().__post_init__()
         self._check_mappings()
+        self._check_data_seed()
         if self.temperature == 0:
             check_sampling(vars(self))
         self._made = self._values()
@@ -280,6 +283,18 @@ class ConsistencyConfig(PairConfig, SFTConfig):
         if self.log_layer_distances and not self.log_consistency_metrics:
             raise ConsistencyError("`log_layer_distances` needs `log_consistency_metrics`.")
 
+    def _check_data_seed(self) -> None:
+        strategy = getattr(self.train_sampling_strategy, "value", self.train_sampling_strategy)
+        reasons = {
+            "`train_sampling_strategy: sequential` draws no order": strategy == "sequential",
+            "with `use_seedable_sampler: false` in `accelerator_config`, the order is drawn with no seed of its own": (
+                strategy == "random" and not self.accelerator_config.use_seedable_sampler
+            ),
+        }
+        for reason, holds in reasons.items():
+            if holds and self.data_seed is not None:
+                raise ConsistencyError(f"`data_seed` is set, but {reason}. Leave it out.")
+
     def _check_padding_free(self) -> None:
         if not (self.packing or self.padding_free):
             return
@@ -293,6 +308,10 @@ class ConsistencyConfig(PairConfig, SFTConfig):
             raise ConsistencyError(
                 f"`{option}` cannot be used with `neftune_noise_alpha`: the noise of a row depends on its length, and a batch "
                 "without padding is one long row. Leave one of them out."
+            )
+        if self.pad_to_multiple_of not in (None, "auto"):
+            raise ConsistencyError(
+                f"`pad_to_multiple_of` is set, but with `{option}` batches have no padding. Leave one of them out."
             )
         if not self.packing:
             return

@@ -37,6 +37,7 @@ READ_OF_ADAM: dict[str, tuple[str, ...]] = {
 
 WITHOUT_WARMUP = ("constant", "reduce_lr_on_plateau", "greedy")
 WITHOUT_KWARGS = ("constant", "constant_with_warmup")
+BY_METRIC = ("reduce_lr_on_plateau", "greedy")  # which lower the learning rate where a metric does not improve
 
 
 def check_optimizer_options(args: Any) -> None:
@@ -56,6 +57,21 @@ def check_optimizer_options(args: Any) -> None:
                 f"`{name}` is set, but `optim` is {optimizer}, which does not read it. Leave it out."
             )
     _check_schedule(args)
+
+
+def check_direction(args: Any) -> None:
+    """
+    Raises [`ConsistencyError`] for a schedule that would take a better metric for a worse one. Trainer tells it nothing of
+    `greater_is_better`, which must be settled.
+    """
+    schedule = str(getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type))
+    mode, wanted = (args.lr_scheduler_kwargs or {}).get("mode", "min"), "max" if args.greater_is_better else "min"
+    if schedule in BY_METRIC and mode != wanted:
+        raise ConsistencyError(
+            f"`lr_scheduler_type` is {schedule}, in the mode {mode!r}, but of `metric_for_best_model` ({args.metric_for_best_model}) "
+            f"a {'higher' if wanted == 'max' else 'lower'} value is better: the learning rate would fall where the model improves. Set "
+            f"`lr_scheduler_kwargs: {{mode: {wanted}}}`."
+        )
 
 
 def _of(optimizer: str, table: Mapping[str, tuple[str, ...]], otherwise: tuple[str, ...]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from ..data.pairs import template_kwargs_faults
 from ..errors import ConsistencyError, one_line
 from .device import settle_device
 from .generation_kwargs import check_generation_kwargs
-from .optimizer_options import check_optimizer_options
+from .optimizer_options import check_direction, check_optimizer_options
 from .options import (
     BELOW_ONE,
     SEED,
@@ -246,6 +246,7 @@ class PairConfig(_Arguments):
         for key in names:
             if not isinstance(getattr(self, key), dict | None):
                 raise ConsistencyError(f"`{key}` must be a mapping, got {getattr(self, key)!r}.")
+        check_direction(self)
         for fault in template_kwargs_faults(cast(dict[str, Any], self.chat_template_kwargs or {})):
             raise ConsistencyError(f"`chat_template_kwargs` {fault}.")
         known = {*signature(checkpoint).parameters, "preserve_rng_state"} - {"function", "args", "kwargs"}

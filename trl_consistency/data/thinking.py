@@ -57,6 +57,19 @@ def thought_span(
     return 0 if start is None or start > closing.start else start, closing.end
 
 
+def has_thought(
+    prompt_ids: list[int],
+    completion_ids: list[int],
+    tokenizer: PreTrainedTokenizerBase,
+    markers: tuple[str, str] = ("<think>", "</think>"),
+) -> bool:
+    """Whether a completion has a thought that is not empty, which [`empty_thought`] would empty."""
+    start, end = thought_span(prompt_ids, completion_ids, tokenizer, markers)
+    opening, closing = markers
+    # The tokens at its ends may hold text beside it.
+    return bool(tokenizer.decode(completion_ids[start:end]).partition(closing)[0].rpartition(opening)[2].strip())
+
+
 def leaves_thought_open(
     prompt: Prompt, prompt_ids: list[int], tokenizer: PreTrainedTokenizerBase, markers: tuple[str, str]
 ) -> bool:

@@ -114,6 +114,13 @@ def _check_routers(config: PreTrainedConfig, args: Any) -> None:
             f"`router_aux_loss_coef` is {coefficient}, but the model ({config.model_type}) has no router logits: the "
             "option is for mixtures of experts. Leave it out."
         )
+    if coefficient is None and has_routers(config):
+        coefficient = getattr(config.get_text_config(), "router_aux_loss_coef", 0.0)
+    if coefficient and getattr(args, "label_smoothing_factor", 0):
+        raise ConsistencyError(
+            f"With `label_smoothing_factor`, TRL does not train on the load-balancing loss of the routers (`router_aux_loss_coef` is "
+            f"{coefficient}). Leave it out, or set `router_aux_loss_coef: 0`."
+        )
 
 
 def load_config(

@@ -61,7 +61,6 @@ from .run.checks import (
     check_delay,
     check_evaluation,
     check_extras,
-    check_metrics,
     check_sharding,
     check_shared_batches,
     check_trainable,
@@ -81,6 +80,7 @@ from .run.output_checks import (
     other_page,
 )
 from .run.overrides import warn_of_overrides
+from .run.own_optimizer import take_evaluated_weights
 from .run.pushing import PushMixin
 from .run.resumption import RunRecord
 from .run.run_lock import command_lock
@@ -272,6 +272,9 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         """Checks the loaded model, and sets up guards, records and metrics."""
         args, model_id = self.args, id_of(model)
         self._own_state = OwnState()
+        if args.data_seed is None:
+            # accelerate would draw the order with the seed that torch got last, from another trainer or a script.
+            self.accelerator.dataloader_config.data_seed = args.seed
         if self._unrendered is not None:  # TRL's trainer has had them rendered.
             self.data_facts |= describe_left_out(self._unrendered, self.train_dataset)
             self._check_size(self.train_dataset, args)
@@ -287,7 +290,6 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         self.base_weights = base_weights(self.model, has_new_adapter=self._peft_config is not None)
         self.base_checksum = checksum_of(self.model, self.base_weights)
         check_trainable(self.model)
-        check_metrics(self)
         self.base_is_another = is_another_base(model, self.model)
         self.trained_weights = describe_weights(self.model, self.base_is_another)
         self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
@@ -399,17 +401,24 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
                     raise ConsistencyError(error.args[0]) from None
                 finally:
                     self._used_optimizer = self.optimizer
+                    self._take_out_noise()
+                take_evaluated_weights(self.optimizer)
                 self.checkpoints.delete_surplus(checkpoint)
         if missed := missed_best(self):
             logger.warning(f"`load_best_model_at_end`: {missed}.")
         self._after_training()
         self._check_reference()
-        return result
+        return result._replace(training_loss=result.metrics["train_loss"])  # as it was logged
 
     def _take_out_other_precision(self) -> None:
         """Takes another precision out of the model: a trainer of that precision may have trained it since."""
         if self.model_wrapped is self.model and not is_sharded(self.accelerator):
             take_out_autocast(self.model)
+
+    def _take_out_noise(self) -> None:
+        """Takes the noise of `neftune_noise_alpha` out of the model. Trainer does not if the training is broken off."""
+        if (handle := getattr(self, "neftune_hook_handle", None)) is not None:
+            handle.remove()
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         is_made = self.optimizer is None
@@ -468,6 +477,10 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
                 logs["anchor_share"] = anchor_share
                 if (total := self._total(of_anchors)) is not None:
                     logs["anchor_loss"] = total
+            if "train_loss" in logs and self.accelerator.num_processes > 1:
+                # Of the steps since the last log, Trainer takes the loss of each process alone.
+                of_process = torch.tensor([logs["train_loss"]], device=self.accelerator.device)
+                logs["train_loss"] = float(self.accelerator.gather(of_process).mean())
         self.finiteness.correct(logs)
         should_log = self.control.should_log
         # TRL reads in the model's mode whether a log is of training. A callback that generates may have left it in the other one.
@@ -498,6 +511,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
     def _load_best_model(self) -> None:
         if self.args.should_save:
             check_best_checkpoint(self)
+        take_evaluated_weights(self.optimizer)  # which would be put into the loaded ones later
         super()._load_best_model()
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
@@ -513,6 +527,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         no model's card is kept, with a warning, and no card is written.
         """
         folder = output_dir or self.args.output_dir
+        take_evaluated_weights(self.optimizer)
         self.finiteness.check_before_saving()
         self.snapshot.check_adapter()
         if self.args.should_save:

@@ -21,7 +21,7 @@ from ..data.length_order import LengthOrder
 from ..data.packing import PackedPairs, PackedPasses
 from ..data.pairs import AnyDataset
 from ..data.prepare import align_pairs, prepare_pairs, with_row_numbers
-from ..data.rendering import ProcessingClass, check_template_files
+from ..data.rendering import ProcessingClass, check_template_files, get_tokenizer
 from ..data.repeated_stream import RepeatedStream
 from ..data.target_table import TargetTable
 from ..errors import ConsistencyError
@@ -39,6 +39,7 @@ from .callbacks.regeneration import RegenerateTargets
 from .card.facts import paired_facts
 from .run.base_model import check_engine_files
 from .run.checks import (
+    check_metrics,
     check_model_options,
     check_padding_free_parallelism,
     check_reference_options,
@@ -49,6 +50,7 @@ from .run.data_checks import (
     check_chat_template,
     check_drop_last,
     check_full_batches,
+    check_given_thoughts,
     check_stream,
     check_tokenizer,
     read_template,
@@ -179,7 +181,9 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             formatting_func=(formatting_func, "it would turn pairs into plain text"),
             data_collator=(data_collator, "pairs need the trainer's own `PairCollator`"),
         )
+        check_metrics(args, compute_metrics)
         self.alignment: dict[str, AlignmentReport] = {}
+        self._alignments: dict[str, dict[str, AlignmentReport]] = {}  # of each kind of span that is compared
         peft_config = deepcopy(peft_config)  # PEFT writes the names of this model's layers into it
         data = self._check_and_prepare(
             model,
@@ -285,6 +289,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             context=self._context,
             thinking_markers=tuple(args.thinking_markers),
         )
+        check_given_thoughts(dataset, name, get_tokenizer(processing_class), args)
         if args.needs_shared_span:
             kinds = {"suffix": args.compares_suffix, "content_span": args.compares_content}
             dataset, reports = align_pairs(
@@ -298,6 +303,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             )
             log_alignment(reports, name, compares_answers=args.act_tokens == "all")
             if reports:
+                self._alignments[name] = reports
                 self.alignment[name] = next(iter(reports.values()))
         # Predictions are in the order of their pairs.
         shuffles = args.shuffle_dataset and name in ("train_dataset", "anchor_dataset")
@@ -486,7 +492,9 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         student = ObservedModel(
             model, self.model, not self.aux_loss_enabled, self.aux_loss_enabled or self._runs_last_block_whole, flat
         )
-        result = super().compute_loss(student, inputs, return_outputs, num_items_in_batch)
+        # In an epoch's last step, the other function leaves out processes as if they held rows that fill up the batch.
+        with temporarily(self.accelerator, gather_for_metrics=self.accelerator.gather):
+            result = super().compute_loss(student, inputs, return_outputs, num_items_in_batch)
         if self.model.training:
             # Of rows, the cross-entropy alone is known: it is no `anchor_loss` where another loss is trained with.
             is_loss = self.args.loss_type != "dft" and not self.args.label_smoothing_factor

@@ -16,6 +16,7 @@ from ..losses.row_losses import RowLosses
 from ..models.adapter_checks import is_adapter_off
 from ..upstream import OwnState
 from .evaluated_sets import EvaluatedSets, counted_stream, first_rows, loading_all_rows, loading_alone
+from .own_metrics import same_name, without_loss
 from .row_evaluation import EvaluatedRows
 from .run.checks import check_set_names, check_sets
 from .run.other_sets import is_another_set, mark_other_model, mark_other_set, name_set
@@ -134,8 +135,13 @@ class EvaluationMixin(_Trainer):
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
         self._eval_rows = EvaluatedRows(self.accelerator)
+        of_caller = without_loss(self.compute_metrics, f"{metric_key_prefix}_loss")
         # The next step's dropout is the same with and without an evaluation before it.
-        with own_randomness(self.accelerator.device), self._evaluating_set():
+        with (
+            own_randomness(self.accelerator.device),
+            self._evaluating_set(),
+            temporarily(self, compute_metrics=of_caller),
+        ):
             output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
         rows = None if self._eval_stream is None else self._eval_stream.rows
         if rows is not None:
@@ -149,8 +155,6 @@ class EvaluationMixin(_Trainer):
         for name, value in self._eval_metrics(self._eval_rows.by_name(rows)).items():
             key = f"{metric_key_prefix}_{name}"
             if name != "loss" and key in output.metrics:
-                raise ConsistencyError(
-                    f"`compute_metrics` returns `{name}`, and the trainer has a metric of that name. Rename yours."
-                )
+                raise same_name(name)
             output.metrics[key] = value
         return output

@@ -26,6 +26,7 @@ from ..log import get_logger
 from ..passes.reference import adapter_changes_base
 from ..upstream import DistributedBackend, get_config_model_id, unwrap_model_for_generation, use_adapter
 from .run.checks import check_weights_unchanged
+from .run.own_optimizer import take_evaluated_weights
 
 
 logger = get_logger(__name__)
@@ -135,6 +136,7 @@ class TargetMaker:
         the policy with this fingerprint. Returns the fingerprint of the policy that answered.
         """
         current = TargetTable()
+        take_evaluated_weights(self.trainer.optimizer)
         with self._evaluating() as model:
             now = fingerprint(model_tensors(model))
             made_by = policy or now

@@ -76,6 +76,29 @@ def test_epochs_that_a_callback_ends_are_counted(tmp_path, monkeypatch):
     assert steps == [2, 4]
 
 
+def test_a_training_that_is_stopped_makes_no_others(tmp_path, monkeypatch):
+    """It made them for nothing, and its last checkpoint could not be resumed from: it had noted an epoch that was not done."""
+
+    class Stops(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            control.should_training_stop = state.global_step == 3
+
+    options = {**OPTIONS, "save_strategy": "epoch"}
+    trainer = make_trainer(tmp_path, make_pairs(completion=False), **options)
+    trainer.add_callback(Stops())
+    steps, regenerate = [], trainer.target_maker.regenerate
+    monkeypatch.setattr(
+        trainer.target_maker,
+        "regenerate",
+        lambda policy: steps.append(trainer.state.global_step) or regenerate(policy),
+    )
+    trainer.train()
+    assert (trainer.state.global_step, steps) == (3, [2])
+    again = make_trainer(tmp_path, make_pairs(completion=False), **options)
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert again.state.global_step == 6
+
+
 def test_second_training_begins_with_the_references_answers(tmp_path):
     trainer = make_trainer(tmp_path, make_pairs(completion=False), **OPTIONS)
     seen = []

@@ -382,6 +382,18 @@ def test_attct_and_mlpct_have_no_paper(tmp_path):
     assert "arxiv" not in text.lower()
 
 
+def test_shared_tokens_of_each_kind(tmp_path):
+    """Those that both prompts end with stood there as their content."""
+    trainer = make_trainer(tmp_path, make_model(), method=["act", "mlpct"])
+    shared = trainer._card_facts()["Shared tokens"].split("; and ")
+    alone = [
+        make_trainer(tmp_path / method, make_model(), method=method)._card_facts()["Shared tokens"]
+        for method in ("act", "mlpct")
+    ]
+    assert shared == alone
+    assert alone[0].partition(": ")[2] != alone[1].partition(": ")[2]
+
+
 def test_bct_and_kl_share_a_paper_and_mlpct_has_none(tmp_path):
     text, _ = card(make_trainer(tmp_path, make_model(), method=["bct", "kl", "mlpct"]))
     assert text.count("@article{") == 1

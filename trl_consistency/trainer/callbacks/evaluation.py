@@ -23,6 +23,7 @@ from ...generation.model_identity import identity_digest
 from ...log import get_logger
 from ...models.checks import context_of
 from ...upstream import DistributedBackend, unwrap_model_for_generation
+from ..run.own_optimizer import take_evaluated_weights
 from ..run.trained_rows import warn_of_trained_rows
 
 
@@ -241,6 +242,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         trainer, args = self.trainer, self.trainer.args
         was_training = trainer.model.training
         trainer.model.eval()
+        take_evaluated_weights(trainer.optimizer)
         should_log = control.should_log
         try:
             with (

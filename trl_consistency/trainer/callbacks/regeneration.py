@@ -53,7 +53,9 @@ class RegenerateTargets(TrainerCallback, ExportableState):
     ) -> None:
         epoch = self.trainer._epoch + 1
         every = self.trainer.args.regenerate_targets_every or 1
-        if epoch % every == 0 and state.global_step < state.max_steps:
+        # A training that is stopped needs no others, and may not have done the epoch.
+        goes_on = state.global_step < state.max_steps and not control.should_training_stop
+        if epoch % every == 0 and goes_on:
             self._replace(epoch, None)
 
     def _replace(self, epoch: int, policy: str | None) -> None:

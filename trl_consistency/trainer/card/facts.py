@@ -199,9 +199,10 @@ def paired_facts(trainer: Any) -> dict[str, str]:
         **_reference_facts(trainer),
         **trainer.data_facts,
     }
-    if "train_dataset" in trainer.alignment:
-        shared = "content" if args.compares_content else "end of the two prompts"
-        facts["Shared tokens"] = f"{shared}: {_describe_alignment(trainer.alignment['train_dataset'])}"
+    if reports := trainer._alignments.get("train_dataset"):
+        spans = {"suffix": "end of the two prompts", "content_span": "content"}
+        shared = [f"{spans[kind]}: {_describe_alignment(report)}" for kind, report in reports.items()]
+        facts["Shared tokens"] = "; and ".join(shared)
     if args.anchor_ratio:
         facts["Anchors"] = _anchor_description(trainer)
     if args.needs_completions:
@@ -210,7 +211,9 @@ def paired_facts(trainer: Any) -> dict[str, str]:
         return facts | _optimisation_facts(trainer, "rows")
     if (packed := trainer.packed) is not None:
         rows = sum(map(len, packed.packs))
-        facts["Packing"] = f"{rows:,} rows in {len(packed):,} packed sequences, {packed.filled:.0%} full"
+        # Targets that are replaced are packed as if they were as long as allowed.
+        full = f"{'at most ' if args.regenerate_targets_every else ''}{packed.filled:.0%} full"
+        facts["Packing"] = f"{rows:,} rows in {len(packed):,} packed sequences, {full}"
     return facts | _optimisation_facts(trainer, f"packed sequences of at most {args.max_length:,} tokens")
 
 

@@ -17,7 +17,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import SaveStrategy
 
 from ...config.consistency_config import METHODS, ConsistencyConfig, padding_free_option
-from ...config.optimizer_options import check_optimizer_options
+from ...config.optimizer_options import check_direction, check_optimizer_options
 from ...errors import ConsistencyError, one_line
 from ...log import get_logger
 from ...models.architecture import check_architecture
@@ -143,6 +143,7 @@ def check_training_options(
     """
     args = trainer.args
     check_optimizer_options(args)  # which may have been assigned since
+    check_direction(args)
     check_saves_whole(trainer.accelerator)
     checkpoint = find_checkpoint(resume_from_checkpoint, args.output_dir)
     if checkpoint is not None and not is_sharded(trainer.accelerator):
@@ -352,12 +353,15 @@ def check_reference_options(trainer: Trainer) -> None:
             )
 
 
-def check_metrics(trainer: Trainer) -> None:
-    """Raises [`ConsistencyError`] for metrics that no evaluation would compute."""
-    if trainer.compute_metrics is not None and trainer.args.prediction_loss_only:
+def check_metrics(args: Any, compute_metrics: Any) -> None:
+    """Raises [`ConsistencyError`] for metrics that no evaluation would compute, and for options of metrics that there are not."""
+    if compute_metrics is not None and args.prediction_loss_only:
         raise ConsistencyError(
             "With `prediction_loss_only`, no evaluation computes the metrics of `compute_metrics`. Leave one of the two out."
         )
+    for option in ("include_for_metrics", "batch_eval_metrics"):
+        if compute_metrics is None and getattr(args, option):
+            raise ConsistencyError(f"`{option}` is for `compute_metrics`, and there are none. Leave it out.")
 
 
 def check_padding_free_parallelism(trainer: Trainer) -> None:

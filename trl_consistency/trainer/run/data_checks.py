@@ -12,10 +12,11 @@ from ...bounded_reading import read_at_most
 from ...config.consistency_config import ConsistencyConfig
 from ...data.anchors import anchor_rows, count_anchors
 from ...data.eval_sets import EvalDataset, named
-from ...data.pairs import AnyDataset, check_anchors, check_pairs
-from ...data.prepare import columns_of, unformatted
+from ...data.pairs import AnyDataset, check_anchors, check_pairs, report_faults
+from ...data.prepare import columns_of, needs_targets, row_numbers, unformatted
 from ...data.rendering import LONGEST_TEMPLATE, ProcessingClass, chat_template_of, get_tokenizer, render_text
 from ...data.template_check import written_date
+from ...data.thinking import has_thought
 from ...errors import ConsistencyError, InvalidPairsError, one_line
 from ...log import get_logger
 
@@ -114,6 +115,21 @@ def check_steps(dataset: AnyDataset, args: Any) -> None:
         )
 
 
+def check_given_thoughts(dataset: AnyDataset, name: str, tokenizer: Any, args: ConsistencyConfig) -> None:
+    """Raises [`InvalidPairsError`] for a given answer with a thought under `keep_thinking=False`, which would be trained on."""
+    if args.keep_thinking or needs_targets(dataset) or isinstance(dataset, IterableDataset):
+        return
+    opening, closing = args.thinking_markers
+    rows = dataset.select_columns(["clean_ids", "completion_ids"])
+    numbers = row_numbers(dataset)
+    faults = [
+        (int(number), "its answer has a thought, and `keep_thinking=False` empties those of generated targets alone")
+        for number, row in zip(numbers, rows, strict=True)
+        if has_thought(row["clean_ids"], row["completion_ids"], tokenizer, (opening, closing))
+    ]
+    report_faults(faults, name, len(dataset))
+
+
 def check_full_batches(dataset: AnyDataset, args: ConsistencyConfig) -> None:
     """
     Raises [`InvalidPairsError`] if `dataloader_drop_last` leaves no row to train on. Warns if it leaves out some rows.
@@ -128,10 +144,13 @@ def check_drop_last(rows: int, args: ConsistencyConfig, what: str = "row") -> No
     """See [`check_full_batches`]. `rows` are those of an epoch, or, as `what` says, its packed sequences."""
     if not args.dataloader_drop_last:
         return
-    batch = args.train_batch_size * (1 if args.accelerator_config.split_batches else args.world_size)
+    batch, unit = args.train_batch_size * (1 if args.accelerator_config.split_batches else args.world_size), "batch"
+    if getattr(args.train_sampling_strategy, "value", args.train_sampling_strategy) == "batch_rebalance":
+        # It makes the batches of whole steps.
+        batch, unit = args.train_batch_size * args.world_size * args.gradient_accumulation_steps, "step"
     if rows < batch:
         raise InvalidPairsError(
-            f"`train_dataset` has {rows} {what}(s), fewer than the {batch} of one batch, and `dataloader_drop_last` leaves "
+            f"`train_dataset` has {rows} {what}(s), fewer than the {batch} of one {unit}, and `dataloader_drop_last` leaves "
             "out what fills none: nothing would be trained. Use smaller batches, or leave the option out."
         )
     if rows % batch:

@@ -17,6 +17,15 @@ OF_STEPS = ("last_epoch", "_step_count", "_last_lr", "_get_lr_called_within_step
 PROBED = (0, 1, 2, 5, 10, 100, 1000)  # steps at which the functions of a schedule are compared
 
 
+def take_evaluated_weights(optimizer: Any) -> None:
+    """
+    Has an optimizer that trains on other weights than those that it gives (a schedule-free one, which averages) put the latter
+    into the model. Its next step trains on its own again. Trainer does this for evaluations alone.
+    """
+    if callable(evaluate := getattr(optimizer, "eval", None)):
+        evaluate()
+
+
 def describe_own_optimizer(trainer: Any) -> dict[str, Any]:
     """
     Returns the classes and the settings of the optimizer and the schedule that were given to a trainer, by name, before

@@ -32,6 +32,7 @@ BUILT_IN = sorted(
         "pad_token",
     }
     | {"dataset_text_field", "dataset_kwargs", "length_column_name", "model_init_kwargs"}
+    | {"accelerator_config", "full_determinism"}
 )
 
 
@@ -75,7 +76,7 @@ class Snapshot:
             raise ConsistencyError(
                 "`data_collator` was assigned after the trainer was made: pairs need the trainer's own `PairCollator`. Leave it out."
             )
-        check_metrics(trainer)
+        check_metrics(trainer.args, trainer.compute_metrics)
         if trainer._reference is not None:
             check_reference_options(trainer)
             trainer._reference.check_parameters()
