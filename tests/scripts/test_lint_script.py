@@ -287,7 +287,13 @@ def write_recipe(tmp_path, model_dir, data, **options):
 
 @pytest.mark.parametrize(
     ("options", "status"),
-    [({"method": "act"}, 1), ({"method": ["bct"]}, 0), ({"num_generations": 2}, 0), ({"method": ["bct", "attct"]}, 1)],
+    [
+        ({"method": "act"}, 1),
+        ({"method": ["bct"]}, 0),
+        ({"num_generations": 2}, 0),
+        ({"ref_model_name_or_path": "me/other"}, 0),
+        ({"method": ["bct", "attct"]}, 1),
+    ],
 )
 def test_recipe_says_what_matters(tmp_path, model_dir, options, status):
     """Pairs whose cue comes last give ACT nothing to compare, and are as good as any for BCT and OPCT."""
