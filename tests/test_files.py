@@ -183,3 +183,15 @@ def test_nothing_else_writes_files():
         if path != Path(files.__file__) and writes.search(path.read_text())
     }
     assert found <= IN_GIVEN_FOLDERS, "write these with `trl_consistency.files`"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="needs /dev/fd")
+def test_a_pipe_is_written_to():
+    """As `/dev/stdout` is one before another command: its real path does not exist."""
+    read_end, write_end = os.pipe()
+    place = f"/dev/fd/{write_end}"
+    check_file(place, "html")
+    write_text(place, "text")
+    os.close(write_end)
+    with os.fdopen(read_end) as pipe:
+        assert pipe.read() == "text"

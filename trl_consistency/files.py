@@ -70,8 +70,8 @@ def whole_file(path: str | Path, mode: str = "w", option: str | None = None, siz
     encoding = None if "b" in mode else "utf-8"
     target = Path(os.path.realpath(path))
     with writing(path, option):
-        if _is_device(target):
-            with open(target, mode, encoding=encoding) as file:
+        if _is_device(path):
+            with open(path, mode, encoding=encoding) as file:
                 yield file
             return
         _check_target(target)
@@ -172,14 +172,16 @@ def check_file(path: str | Path, option: str) -> None:
     """Raises [`ConsistencyError`] if the file `path`, which `option` names, cannot be written or has no folder."""
     target = Path(os.path.realpath(path))
     with writing(path, option):
-        if not _is_device(target):
+        if not _is_device(path):
             _check_target(target)
             with _claimed(target, _make_file):
                 pass
 
 
-def _is_device(target: Path) -> bool:
-    return target.exists() and not target.is_file() and not target.is_dir()
+def _is_device(path: str | Path) -> bool:
+    """Whether there is something else than a file or folder. The real path of `/dev/stdout` does not exist if it is a pipe."""
+    path = Path(path)
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def _check_target(target: Path) -> None:

@@ -81,6 +81,21 @@ def computed(of):
     return measure_memory(outline_of(model_config(**of["shape"]), of["lora"], of["attention"]), setup)
 
 
+@pytest.mark.long
+def test_casts_of_trained_weights_are_kept_for_bct_alone():
+    """The passes of the other methods keep none, so that the student does not get those that the reference made."""
+    shape = {"hidden_size": 64, "intermediate_size": 1024, "num_hidden_layers": 8, "vocab_size": 64, "head_dim": 16}
+    outline = outline_of(model_config(**shape), lora=False)
+    found = {
+        method: measure_memory(
+            outline, Setup((method,), 16, 8, 1, use_cpu=True, bf16=True, gradient_accumulation_steps=2)
+        )
+        for method in ("bct", "kl", "act")
+    }
+    casts = found["bct"].weights // 2
+    assert max(found["kl"].activations, found["act"].activations) < casts / 2 < found["bct"].activations
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_memory_is_what_a_run_takes(name):

@@ -139,6 +139,13 @@ CASES: list[Case] = [
         lambda room: train_dpo(room, [CHAT], "--do_eval", "true"),
     ),
     Case(
+        "dpo that pushes",
+        "`dpo`: `push_to_hub`, with which TRL sends the whole folder",
+        "`push_to_hub` is not available in this command: TRL would send the whole folder, and in `training_args.bin` the token. "
+        "Train without it, and then `trl-consistency push … user/name`.",
+        lambda room: train_dpo(room, [CHAT], "--push_to_hub", "true"),
+    ),
+    Case(
         "DPO on pairs",
         "The DPO script: pairs instead of preferences",
         "The data set has no column `prompt`, only `clean_prompt`, `perturbed_prompt`. `trl-consistency convert --to preference` "

@@ -849,6 +849,18 @@ CASES: list[Case] = [
         lambda room: room.train(use_peft=True, lora_target_modules=["queries"]),
     ),
     Case(
+        "dtype by its old name",
+        "`torch_dtype` in `model_init_kwargs`, which transformers ignores beside `dtype`",
+        "`model_init_kwargs` sets `torch_dtype`, which would be ignored: it is called `dtype` now.",
+        lambda room: room.trainer(options={"model_init_kwargs": {"torch_dtype": "bfloat16"}}),
+    ),
+    Case(
+        "dtype given at its default",
+        "A dtype as an option, even that by default, and another one in `model_init_kwargs`",
+        "`dtype` is float32, and `model_init_kwargs` sets `dtype` to bfloat16: keep one.",
+        lambda room: room.train("", "--dtype", "float32", model_init_kwargs={"dtype": "bfloat16"}),
+    ),
+    Case(
         "dtype given twice",
         "Two dtypes: as an option, and in `model_init_kwargs`",
         "`dtype` is bfloat16, and `model_init_kwargs` sets `dtype` to float16: keep one.",

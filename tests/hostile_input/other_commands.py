@@ -746,6 +746,27 @@ CASES: list[Case] = [
         lambda room: room.evaluate([CHAT], "--adapters", "a", "--adapters=b"),
     ),
     Case(
+        "two models to estimate",
+        "`estimate`: two models, as the first argument and as an option",
+        "The model is given twice, as … and in `model_name_or_path`: keep one of them.",
+        lambda room: cli(
+            ["estimate", str(room.model_dir), "--model_name_or_path", "me/other", "--max_length", "1000"]
+        ),
+    ),
+    Case(
+        "estimate broken init kwargs",
+        "`estimate`: a recipe whose `model_init_kwargs` are no JSON",
+        "…recipe.yaml: `model_init_kwargs` must be a mapping, got '{dtype'.",
+        lambda room: cli(
+            [
+                "estimate",
+                str(room.model_dir),
+                "--recipe",
+                str(room.file("recipe.yaml", "model_init_kwargs: '{dtype'\n")),
+            ]
+        ),
+    ),
+    Case(
         "estimate beyond the context",
         "`estimate`: rows longer than the model's context",
         "`max_length` is 1000, more than the model's context of 512 tokens, which training refuses. Lower it.",

@@ -50,11 +50,16 @@ CASES: list[Case] = [
         Case(
             f"recipe with {path}",
             f"A variable of the environment in a path of a recipe, of which a folder would be made: `output_dir: {path}`",
-            f"…recipe.yaml: `output_dir` is {path}, and recipes do not fill in {path.removesuffix('/out')}: a folder of that name would be meant. "
+            f"…recipe.yaml: `output_dir` is {path}, and recipes do not fill in {variable}: a folder of that name would be meant. "
             "Write the path, or give the option on the command line.",
             lambda room, path=path: room.train(output_dir=path),
         )
-        for path in ("$HOME/out", "${SCRATCH}/out")
+        for path, variable in {
+            "$HOME/out": "$HOME",
+            "${SCRATCH}": "${SCRATCH}",
+            "runs/$USER/out": "$USER",
+            "runs/bct-${ID}": "${ID}",
+        }.items()
     ),
     Case(
         "octal number",

@@ -13,6 +13,7 @@ from tests.helpers.models import make_model, make_tokenizer
 from tests.helpers.publishing import CARD, RESULTS, set_config
 from trl_consistency import ConsistencyError
 from trl_consistency.cli import main as cli
+from trl_consistency.folder_lock import LOCK
 from trl_consistency.publishing import Benchmark, Result, publish, write_results
 from trl_consistency.publishing.results import EVAL_RESULTS
 
@@ -180,6 +181,10 @@ def test_the_command_that_goes_on_keeps_the_options(hub, adapter_dir, monkeypatc
         publish(adapter_dir, "me/bct", **options)
     command = f"`trl-consistency push {adapter_dir} me/bct --private --revision v2 --include 'completions/*'`"
     assert f"{command} goes on from here" in str(error.value)
+    (adapter_dir / "trainer_state.json").write_text("{}")  # a checkpoint, into which no name is written
+    set_config(adapter_dir, base_model_name_or_path="/data/base")
+    with pytest.raises(ConsistencyError, match=r"me/bct --base_model me/base` goes on from here"):
+        publish(adapter_dir, "me/bct", base_model="me/base")
 
 
 def test_passing_fault_is_waited_out(hub, adapter_dir):
@@ -319,6 +324,25 @@ def test_a_base_model_that_the_hub_lacks_is_warned_of(hub, adapter_dir):
     with pytest.warns(UserWarning, match=r"The Hub has no Qwen/Qwen3-4B-Instruct-2507, .*nobody can load the adapter"):
         publish(adapter_dir, "me/bct")
     assert "me/bct" in str(hub.repos)
+
+
+def test_a_whole_model_needs_no_base_model(hub, tmp_path, recwarn):
+    folder = tmp_path / "whole"
+    make_model().save_pretrained(folder)
+    (folder / "README.md").write_text("---\nlibrary_name: transformers\nbase_model: me/base\n---\n# whole\n")
+    publish(folder, "me/whole")
+    assert "me/whole" in str(hub.repos)
+    assert not [found for found in recwarn if "The Hub has no" in str(found.message)]
+
+
+@pytest.mark.filterwarnings("ignore:The Hub has no")
+def test_the_lock_of_the_push_stays(hub, adapter_dir, capsys):
+    """It names this machine, and was sent with `--include "*"`."""
+    for name in ("training_args.bin", "optimizer.pt"):
+        (adapter_dir / name).unlink()
+    cli(["push", str(adapter_dir), "me/bct", "--include", "*"])
+    assert LOCK not in hub.files("me/bct")
+    assert "pairs.jsonl" in hub.files("me/bct")
 
 
 def test_code_that_stays_is_warned_of(adapter_dir, tmp_path, recwarn):

@@ -297,6 +297,46 @@ def test_example_loads_the_branch_that_it_is_published_on(adapter_dir, options):
         assert expected in path.read_text()
 
 
+def test_a_card_that_begins_with_a_byte_order_mark(adapter_dir):
+    """Its metadata became a part of the text."""
+    path = adapter_dir / "README.md"
+    expected = read_card(adapter_dir)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert read_card(adapter_dir) == expected
+
+
+def test_example_with_a_class_of_its_own(adapter_dir):
+    """As `templates/model_card.md` has it for a model with a vision tower."""
+    path = adapter_dir / "README.md"
+    base, written = "Qwen/Qwen3-4B-Instruct-2507", path.read_text()
+    example = (
+        'base = Qwen3_5ForConditionalGeneration.from_pretrained("{base}"{of_base})\n'
+        'model = PeftModel.from_pretrained(base, "{repo}"{branch})\n'
+        'tokenizer = AutoTokenizer.from_pretrained("{repo}"{branch})\n'
+    )
+    of_base, branch = ', revision="abc123"', ', revision="v2"'
+    path.write_text(written + example.format(base=base, of_base=of_base, repo="path/to/this/folder", branch=""))
+    for name, revision in (("me/bct", "v2"), ("lab/bct", None)):
+        path.write_bytes(prepare_page(adapter_dir, name, revision=revision)["README.md"])
+        shown = example.format(base=base, of_base=of_base, repo=name, branch=branch if revision else "")
+        assert shown in path.read_text()
+    text = prepare_page(adapter_dir, "lab/bct", "me/base")["README.md"].decode()
+    assert example.format(base="me/base", of_base="", repo="lab/bct", branch="") in text
+    whole = example.partition("\n")[2].replace(
+        "PeftModel.from_pretrained(base, ", "MineForConditionalGeneration.from_pretrained("
+    )
+    path.write_text(written + whole.format(repo="path/to/this/folder", branch=""))
+    assert whole.format(repo="me/bct", branch="") in read_card(adapter_dir)[0]
+
+
+def test_a_revision_on_the_card_of_another_base_model_is_not_taken(adapter_dir):
+    """PEFT would look for that commit on the page of a model that does not have it."""
+    set_config(adapter_dir, base_model_name_or_path="me/other")
+    changed = prepare_page(adapter_dir, "me/bct")
+    assert json.loads(changed["adapter_config.json"])["revision"] is None
+    assert "base_model_revision" not in changed["README.md"].decode()
+
+
 def test_example_that_loads_the_base_model_stays(adapter_dir):
     path = adapter_dir / "README.md"
     base = "Qwen/Qwen3-4B-Instruct-2507"

@@ -230,3 +230,11 @@ def test_false_alarms_on_real_text(where):
     ]
     assert alarms == []
     assert sum(file.read_bytes().count(b"\n") for file in files) > 1_000
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+def test_text_in_other_encodings_is_read(adapter_dir, encoding):
+    """As PowerShell writes it. Nothing was found there."""
+    (adapter_dir / "notes.txt").write_bytes(f"Notes.\nhf_{ALPHABET[:34]}\n".encode(encoding))
+    with pytest.raises(ConsistencyError, match=r"notes\.txt, line 2: a Hugging Face token$"):
+        publish(adapter_dir, "me/bct", dry_run=True, include=["notes.txt"])

@@ -2,6 +2,7 @@ import json
 import runpy
 
 import pytest
+import torch
 from huggingface_hub import constants
 
 from trl_consistency.scripts import doctor
@@ -57,3 +58,13 @@ def test_every_extra_is_described():
 
     extras = set(metadata("trl-consistency").get_all("Provides-Extra"))
     assert extras - {"dev", "docs"} == set(doctor.EXTRAS)
+
+
+@pytest.mark.parametrize("kind", ["xpu", "mps"])
+def test_any_accelerator_is_named(monkeypatch, kind):
+    """Training takes what torch has. Of others than NVIDIA's, it was said that training is on the CPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(kind))
+    assert doctor.examine()["device"] == {"kind": kind}
+    assert f"Device: {kind}\n" in doctor.describe(doctor.examine())

@@ -62,6 +62,7 @@ def test_prefers_the_chosen_answers(tmp_path, preferences, model_dir):
         ({"eval_strategy": "steps"}, "`dataset_test_split` is `test`"),
         ({"eval_on_start": True}, "`dataset_test_split` is `test`"),
         ({"do_predict": True}, "`do_predict` predicts nothing in this command"),
+        ({"push_to_hub": True}, "`push_to_hub` is not available in this command: TRL would send the whole folder"),
         ({"max_length": 30}, r"8 of 8 row\(s\) are longer than `max_length` \(30 tokens\), such as row 0 with"),
         ({"resume_from_checkpoint": True}, "there is no checkpoint in"),
         ({"ignore_bias_buffers": True}, "`ignore_bias_buffers` does nothing"),

@@ -10,6 +10,7 @@ from peft import get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 from trl import ModelConfig, get_peft_config
 
+from tests.helpers.architectures import make
 from tests.helpers.models import make_model
 from trl_consistency.cli import main as cli
 from trl_consistency.config.consistency_config import ConsistencyConfig
@@ -153,6 +154,18 @@ def test_json(capsys, config_dir):
     assert found["seconds"] == pytest.approx(needed / (0.01e12 * 0.4))
 
 
+def test_operations_are_those_of_the_step_that_is_printed(capsys, config_dir):
+    """In the object, they were those of a micro-batch."""
+    words = ("--max_length", 64, "--max_completion_length", 16, "--use_peft", "--tflops", 0.01, "--use_cpu", "true")
+    one = json.loads(estimate(capsys, config_dir, *words, "--json"))
+    words = (*words, "--gradient_accumulation_steps", 4)
+    found = json.loads(estimate(capsys, config_dir, *words, "--json"))
+    assert found["operations"] == {name: 4 * of for name, of in one["operations"].items()}
+    assert found["seconds"] == pytest.approx(4 * one["seconds"])
+    shown = f"A step needs {found['operations']['step'] / 1e12:.3g} TFLOP: {found['seconds']:.3g} s"
+    assert shown in estimate(capsys, config_dir, *words)
+
+
 def test_progress_counts_blocks(capsys, config_dir):
     options = (
         "--max_length",
@@ -279,6 +292,8 @@ def test_what_a_recipe_has_and_is_not_counted_is_said(config_dir, tmp_path, caps
         "steps_per_generation: 8\nnum_generations: 4",
         "loss_type: policy_gradient\nnum_generations: 4",
         "model_init_kwargs: {num_hidden_layers: 1}",
+        "ref_model_name_or_path: me/other",
+        "disable_dropout: false",
     ],
 )
 def test_each_option_of_a_recipe_that_changes_memory_is_counted_or_named(config_dir, tmp_path, capsys, line):
@@ -317,7 +332,8 @@ def test_defaults_in_a_recipe_are_no_options_that_are_not_counted(config_dir, tm
     recipe.write_text("\n".join(lines))
     estimate(capsys, config_dir, "--recipe", recipe)
     recipe.write_text(
-        "num_generations: 4\nsteps_per_generation: 2\ngradient_accumulation_steps: 2\nloss_type: divergence"
+        "num_generations: 4\nsteps_per_generation: 2\ngradient_accumulation_steps: 2\nloss_type: divergence\n"
+        "disable_dropout: true\nref_model_name_or_path: null\nmodel_init_kwargs: {}\nfp16: false"
     )
     estimate(capsys, config_dir, "--recipe", recipe, "--max_length", 32, "--max_completion_length", 8)
     assert not [warning for warning in recwarn if "not counted" in str(warning.message)]
@@ -346,3 +362,44 @@ def test_a_misspelt_key_of_a_recipe_is_an_error(config_dir, tmp_path, capsys):
     with pytest.raises(SystemExit):
         estimate(capsys, config_dir, "--recipe", recipe)
     assert "unknown key" in capsys.readouterr().err
+
+
+def test_a_recipe_that_a_config_file_names_is_read_and_its_own_keys_win(config_dir, tmp_path, capsys):
+    """The recipe was not read at all, and one on the command line replaced what the file says."""
+    recipe, config = tmp_path / "recipe.yaml", tmp_path / "estimate.yaml"
+    recipe.write_text("max_length: 32\nmax_completion_length: 8\nuse_cpu: true\nper_device_train_batch_size: 2\n")
+    config.write_text(f"model_name_or_path: {config_dir}\nrecipe: {recipe}\nper_device_train_batch_size: 3\n")
+    for words in (["--config", config], ["--config", config, "--recipe", recipe]):
+        setup = json.loads(estimate(capsys, *words, "--json"))["setup"]
+        assert (setup["max_length"], setup["per_device_train_batch_size"]) == (32, 3)
+    words = ["--config", config, "--per_device_train_batch_size", 4, "--json"]
+    assert json.loads(estimate(capsys, *words))["setup"]["per_device_train_batch_size"] == 4
+
+
+def test_an_option_that_the_recipe_switches_on(config_dir, tmp_path, capsys):
+    recipe = tmp_path / "recipe.yaml"
+    lines = "max_length: 32\nmax_completion_length: 8\nuse_cpu: true\n"
+    recipe.write_text(f"{lines}use_peft: true\nlora_r: 4\n")
+    assert "LoRA, r = 8" in estimate(capsys, config_dir, "--recipe", recipe, "--lora_r", 8)
+    recipe.write_text(f"{lines}lora_r: 4\n")  # which training refuses, too
+    with pytest.raises(
+        SystemExit, match="`--lora_r` is set without `--use_peft`, so that all weights would be trained"
+    ):
+        estimate(capsys, config_dir, "--recipe", recipe)
+
+
+def test_one_block_in_a_config_file(config_dir, tmp_path, capsys):
+    config = tmp_path / "estimate.yaml"
+    config.write_text("layers: 1\nmethod: act\nmax_length: 32\nuse_cpu: true\n")
+    assert json.loads(estimate(capsys, config_dir, "--config", config, "--json"))["setup"]["layers"] == [1]
+
+
+def test_experts_that_cannot_be_traced_are_told(tmp_path):
+    """It was a traceback, with the options that are set by default."""
+    folder = save_config(make("qwen3_moe"), tmp_path)
+    words = ["--max_length", "32", "--max_completion_length", "8"]
+    with pytest.raises(
+        SystemExit, match=r"cannot be traced without weights.*[^.]\. Mixtures of experts need `--dtype bfloat16`"
+    ):
+        cli(["estimate", str(folder), *words])
+    cli(["estimate", str(folder), *words, "--dtype", "bfloat16"])

@@ -1,5 +1,6 @@
 """`--json`: one object on stdout and nothing else, from every command; and the exit statuses."""
 
+import io
 import json
 import os
 import re
@@ -58,6 +59,16 @@ def test_what_is_printed_goes_to_stderr(capfd):
     out, said = capfd.readouterr()
     assert out == '{"rate": 0.5}\nlater\n'
     assert {"of Python", "of a library", "of a process"} <= set(said.splitlines())
+
+
+def test_any_text_is_on_one_line_of_any_stdout(monkeypatch):
+    """A stdout that is not UTF-8 ended the command with a traceback, after all its work."""
+    text, written = "café\u2028Ωmega", io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="latin-1"))
+    with one_object(True) as found:
+        found["text"] = text
+    (line,) = written.getvalue().decode("latin-1").splitlines()
+    assert json.loads(line) == {"text": text}
 
 
 def test_without_it_nothing_changes(capfd):

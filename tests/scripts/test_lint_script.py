@@ -293,6 +293,7 @@ def write_recipe(tmp_path, model_dir, data, **options):
         ({"method": ["bct"]}, 0),
         ({"num_generations": 2}, 0),
         ({"method": ["bct", "attct"]}, 0),
+        ({"ref_model_name_or_path": "me/other"}, 0),
     ],
 )
 def test_recipe_says_what_matters(tmp_path, model_dir, options, status):

@@ -90,3 +90,5 @@ def test_init_kwargs_do_not_override_an_option(option):
         check_init_kwargs(arguments, {key: "other"})
     check_init_kwargs(arguments, {key: "mine"})
     check_init_kwargs(ModelConfig(), {key: "other"})
+    with pytest.raises(ConsistencyError, match="keep one"):  # as by default, and given all the same
+        check_init_kwargs(ModelConfig(), {key: "other"}, {option})

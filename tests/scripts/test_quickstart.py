@@ -298,6 +298,9 @@ def test_questions_file(tmp_path, capsys):
     with pytest.raises(SystemExit):
         cli(["quickstart", "--questions_file", str(tmp_path / "others.jsonl"), "--seeds", "3"])
     assert "--seeds is for trainings, and --questions_file trains nothing" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli(["quickstart", "--questions_file", str(tmp_path / "others.jsonl"), "--output_dir", str(tmp_path)])
+    assert "--output_dir is for trainings, and --questions_file names the file itself" in capsys.readouterr().err
     with pytest.raises(SystemExit, match=r"`--questions_file` .*questions\.jsonl exists"):
         cli(["quickstart", "--questions_file", str(tmp_path / "questions.jsonl")])
     with pytest.raises(SystemExit, match=r"`--questions_file` `no/such/folder\.jsonl` cannot be written"):

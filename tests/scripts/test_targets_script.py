@@ -53,6 +53,16 @@ def test_the_file_has_the_template_variables_that_its_targets_were_made_with(tmp
     assert all((one[name] == two[name]).all() for name in one)
 
 
+def test_a_recipe_that_pushes_makes_no_page(tmp_path, recipe, monkeypatch):
+    """An empty page was made on the Hub, and nothing was ever sent there."""
+    make_page = Mock()
+    monkeypatch.setattr(targets.COMMAND.trainer, "init_hf_repo", make_page)
+    file = tmp_path / "targets.jsonl"
+    cli(["targets", "--config", str(recipe), "--push_to_hub", "true", "--targets_file", str(file)])
+    assert file.exists()
+    assert not make_page.called
+
+
 def test_rows_whose_targets_are_empty_are_left_out(tmp_path, recipe, monkeypatch, caplog, capsys):
     """Their answers were all thought. They were written, and training refused the file."""
     thought, answer = (make_tokenizer()(text)["input_ids"] for text in ("<think>Hm, Ly", "Paris.<|im_end|>"))
@@ -179,11 +189,11 @@ def test_file_that_cannot_be_written(recipe):
 
 
 def test_an_earlier_file_stays_until_the_new_one_is_whole(tmp_path, recipe, monkeypatch):
-    def half(rows):
+    def half(rows, classes):
         yield {"clean_prompt": "a"}
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(targets, "named_rows", half)
+    monkeypatch.setattr(targets, "with_class_names", half)
     file = tmp_path / "targets.jsonl"
     file.write_text("earlier")
     with pytest.raises(

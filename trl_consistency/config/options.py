@@ -126,7 +126,7 @@ class CommandArguments:
     def __post_init__(self) -> None:
         for declared in fields(self):  # type: ignore[arg-type]
             value, hint = getattr(self, declared.name), declared.type
-            if isinstance(value, str) and any(get_origin(part) is list for part in (hint, *get_args(hint))):
+            if isinstance(value, str | int | float) and any(get_origin(of) is list for of in (hint, *get_args(hint))):
                 setattr(self, declared.name, [value])
 
 

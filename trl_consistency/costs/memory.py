@@ -94,7 +94,7 @@ def _trace_step(model: Any, setup: Setup, loss_of: Callable[[nn.Module], Tensor]
     with MemoryTrace(model) as trace:
         # The second micro-batch finds the gradients of the first, and all others are like it.
         for _ in range(min(setup.gradient_accumulation_steps, 2)):
-            with torch.autocast("cpu", torch.bfloat16, enabled=setup.bf16):
+            with _autocast(setup):
                 loss = loss_of(model)
             loss.backward()
             del loss
@@ -103,8 +103,13 @@ def _trace_step(model: Any, setup: Setup, loss_of: Callable[[nn.Module], Tensor]
     return trace.peak, trained
 
 
+def _autocast(setup: Setup) -> torch.autocast:
+    """Mixed precision as in the trainers: but for `bct` alone, no casts of trained weights are kept."""
+    return torch.autocast("cpu", torch.bfloat16, enabled=setup.bf16, cache_enabled=not setup.with_reference)
+
+
 def _trace_sampling(model: Any, setup: Setup) -> tuple[int, int]:
-    with MemoryTrace(model) as trace, torch.autocast("cpu", torch.bfloat16, enabled=setup.bf16):
+    with MemoryTrace(model) as trace, _autocast(setup):
         cache = generate(model, setup)
     return trace.peak, cache
 

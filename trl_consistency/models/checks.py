@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ def check_model(model: Any, args: Any, peft_config: Any = None, quantization_con
         raise no_states(peft_config)
     if peft_config is not None:
         check_new_adapter(peft_config)
+    refuse_old_names(args.model_init_kwargs or {})
     if not isinstance(model, str):
         if hasattr(model, "_orig_mod"):
             raise ConsistencyError(
@@ -99,6 +101,14 @@ def check_model(model: Any, args: Any, peft_config: Any = None, quantization_con
         )
     _check_routers(config, args)
     return getattr(config.get_text_config(), "vocab_size", None)
+
+
+def refuse_old_names(init_kwargs: Mapping[str, Any]) -> None:
+    """Raises [`ConsistencyError`] for an option of `from_pretrained` by a name that does nothing beside the one of today."""
+    if init_kwargs.get("torch_dtype") is not None:
+        raise ConsistencyError(
+            "`model_init_kwargs` sets `torch_dtype`, which would be ignored: it is called `dtype` now."
+        )
 
 
 def has_routers(config: PreTrainedConfig) -> bool:

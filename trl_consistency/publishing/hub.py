@@ -15,7 +15,7 @@ from ..errors import ConsistencyError, one_line
 from ..escaping import printable
 from ..files import write_bytes
 from ..finite import check_files
-from .page import check_halves, is_hub_name, load_json, prepare_page
+from .page import ADAPTER_CONFIG, check_halves, is_hub_name, load_json, prepare_page
 from .results import EVAL_RESULTS, PICTURES, RESULTS_FILE
 from .secret_scan import check_links, choose_files, scan
 
@@ -179,7 +179,7 @@ def send(
             raise ConsistencyError("there is no token: run `hf auth login` or set HF_TOKEN, with one that may write.")
         url = api.create_repo(repo_id, private=private, exist_ok=True)
         check_private(api, repo_id, private)
-        if upload.base_model is not None and _lacks(api, upload.base_model):
+        if upload.base_model is not None and (folder / ADAPTER_CONFIG).exists() and _lacks(api, upload.base_model):
             warnings.warn(
                 f"The Hub has no {upload.base_model}, or your token may not see it: nobody can load the adapter without its "
                 "base model. Give its name on the Hub with `--base_model`."
@@ -203,6 +203,8 @@ def send(
 def _command(upload: Upload, private: bool | None, revision: str | None) -> str:
     """Returns the command that sends the same files to the same place, as private as they were to be."""
     options = [*(["--private"] if private else []), *(["--revision", revision] if revision is not None else [])]
+    if upload.base_model is not None and is_checkpoint(upload.folder):  # the name is not written there
+        options += ["--base_model", upload.base_model]
     options += ["--include", *upload.include] if upload.include else []
     return shlex.join(["trl-consistency", "push", str(upload.folder), upload.repo_id, *options])
 

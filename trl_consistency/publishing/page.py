@@ -38,7 +38,7 @@ RESULTS_END = "<!-- ... and this line, when the model is measured again. -->"
 # The lines of a card that load its own model, and those that name its base model, as `templates/model_card.md` has them
 _BRANCH = r'(?:, revision="[^"\n]*")?'
 _USE = re.compile(
-    rf'(?P<model>^model = Auto(?:Peft)?ModelForCausalLM\.from_pretrained\(")(?P<repo>[^"\n]+)"{_BRANCH}(?P<rest>[^\n]*\n)'
+    rf'(?P<model>^model = (?:\w+For(?:CausalLM|ConditionalGeneration)\.from_pretrained\(|PeftModel\.from_pretrained\(base, )")(?P<repo>[^"\n]+)"{_BRANCH}(?P<rest>[^\n]*\n)'
     rf'(?P<tokenizer>tokenizer = AutoTokenizer\.from_pretrained\(")(?P=repo)"{_BRANCH}(?P<end>\))',
     re.MULTILINE,
 )
@@ -50,6 +50,7 @@ MAIN = "main"  # the branch that is loaded where none is named
 _BASE_LINK = r"\[[^\]\n]*\]\(https://huggingface\.co/{name}\)(?: \(revision `[^`\n]*`\))?"
 _RESULTS = re.compile(rf"^{re.escape(RESULTS_START)}$.*?^{re.escape(RESULTS_END)}\n*", re.MULTILINE | re.DOTALL)
 _RESULTS_ALONE = re.compile(rf"^{RESULTS_HEADING}\n+{_RESULTS.pattern}(?=##? |\Z)", re.MULTILINE | re.DOTALL)
+_LOAD_BASE = r'^(?P<load>base = \w+\.from_pretrained\("){name}"(?:, revision="[^"\n]*")?'
 # Where a card says that its base model is a local one, as `templates/model_card.md` does
 _LOCAL_BASE_LINK = re.compile(rf"^((?:An adapter for|A fine-tuned version of) ){LOCAL_MODEL}", re.MULTILINE)
 
@@ -76,7 +77,7 @@ def prepare_page(
         config["base_model_name_or_path"] = base_model
         if named != base_model:
             config["revision"] = None
-        elif not config.get("revision"):
+        elif not config.get("revision") and data.get("base_model") in (base_model, [base_model]):
             config["revision"] = data.get("base_model_revision")
         changed[ADAPTER_CONFIG] = (json.dumps(config, indent=2, sort_keys=True)).encode()
     else:
@@ -90,7 +91,10 @@ def prepare_page(
         link = f"[{base_model}](https://huggingface.co/{base_model})"
         if (earlier := data.get("base_model")) not in (None, base_model, [base_model]):
             data.pop("base_model_revision", None)
-            card.text = re.sub(_BASE_LINK.format(name=re.escape(str(earlier))), lambda _: link, card.text, count=1)
+            name = re.escape(str(earlier))
+            card.text = re.sub(_BASE_LINK.format(name=name), lambda _: link, card.text, count=1)
+            loaded = re.compile(_LOAD_BASE.format(name=name), re.MULTILINE)
+            card.text = loaded.sub(lambda found: f'{found["load"]}{base_model}"', card.text)
         data.base_model = base_model
         card.text = _LOCAL_BASE_LINK.sub(lambda found: f"{found[1]}{link}", card.text, count=1)
         card.text = card.text.replace(LOCAL_BASE, base_model)
@@ -243,7 +247,8 @@ def check_card(folder: Path) -> ModelCard:
             f"{path} has {path.stat().st_size:,} bytes, and the Hub shows no card of more than {LARGEST_CARD:,}: shorten it."
         )
     try:
-        card = ModelCard(path.read_text(encoding="utf-8"), ignore_metadata_errors=False)
+        # Some editors put a byte order mark first, behind which the client finds no metadata.
+        card = ModelCard(path.read_text(encoding="utf-8-sig"), ignore_metadata_errors=False)
     except (ValueError, yaml.YAMLError) as error:
         raise ConsistencyError(f"{path} cannot be read as a model card: {one_line(error)}") from None
     return card

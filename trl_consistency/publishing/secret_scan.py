@@ -3,7 +3,9 @@
 import json
 import re
 import struct
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 from types import MappingProxyType
@@ -12,6 +14,7 @@ from typing import Any, NamedTuple
 from huggingface_hub import get_token
 
 from ..errors import ConsistencyError
+from ..folder_lock import LOCK
 from .results import RESULTS_FILE
 
 
@@ -113,7 +116,8 @@ def choose_files(folder: Path, include: Sequence[str] = ()) -> tuple[list[str], 
     other file or folder to stay.
     """
     sent, left_out = [], {}
-    regular = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    # The lock of the command that publishes names this machine.
+    regular = [of for of in folder.rglob("*") if of.is_file() and not of.is_symlink() and of.name != LOCK]
     paths = sorted(path.relative_to(folder).as_posix() for path in regular)
     for pattern in include:
         found = [path for path in paths if fnmatch(path, pattern)]
@@ -151,7 +155,7 @@ def scan(
             content, fault = _read_header(folder / name)
             findings += [Finding(name, None, fault)] if fault else []
         else:
-            content = changed[name] if name in changed else (folder / name).read_bytes()
+            content = _as_utf8(changed[name] if name in changed else (folder / name).read_bytes())
         if re.match(rb"\x80[\x02-\x05]|PK\x03\x04", content):
             findings.append(Finding(name, None, "a pickle or an archive under another name"))
         asked_for = any(fnmatch(name, pattern) for pattern in include)
@@ -161,10 +165,24 @@ def scan(
     return findings
 
 
+def _as_utf8(content: bytes) -> bytes:
+    """Returns the content of a text file in UTF-16 or UTF-32, in which no pattern would be found, in UTF-8."""
+    for mark, encoding in (
+        (BOM_UTF32_LE, "utf-32"),
+        (BOM_UTF32_BE, "utf-32"),
+        (BOM_UTF16_LE, "utf-16"),
+        (BOM_UTF16_BE, "utf-16"),
+    ):
+        if content.startswith(mark):
+            with suppress(UnicodeDecodeError):
+                return content.decode(encoding).encode(errors="replace")
+    return content
+
+
 def _line(path: Path, content: bytes, place: int) -> int:
     """Returns the line number in the present file, or in the new content if the line is not in the file."""
     number = content.count(b"\n", 0, place)
-    line, there = content.split(b"\n")[number], path.read_bytes().split(b"\n") if path.exists() else []
+    line, there = content.split(b"\n")[number], _as_utf8(path.read_bytes()).split(b"\n") if path.exists() else []
     return 1 + (there.index(line) if line in there else number)
 
 

@@ -52,9 +52,14 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> DPOTraine
     parser = make_parser(prog)
     script_args, training_args, model_args, dataset_args = parser.parse_args_and_config(args)
     check_model_options(parser.given, script_args, model_args)
-    check_init_kwargs(model_args, training_args.model_init_kwargs or {})
+    check_init_kwargs(model_args, training_args.model_init_kwargs or {}, parser.given)
     if training_args.do_predict:
         raise ConsistencyError(NO_PREDICTION)
+    if training_args.push_to_hub:
+        raise ConsistencyError(
+            "`push_to_hub` is not available in this command: TRL would send the whole folder, and in `training_args.bin` the token. "
+            f"Train without it, and then `trl-consistency push {training_args.output_dir} user/name`."
+        )
     evaluates = training_args.eval_strategy != "no" or training_args.eval_on_start
     if training_args.do_eval and not evaluates:
         raise ConsistencyError("`do_eval` alone evaluates nothing: set `eval_strategy`, or leave it out.")

@@ -11,7 +11,7 @@ import os
 import sys
 import warnings
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -26,16 +26,16 @@ from ..config.options import SHARE, CommandArguments, above, at_least, check_ran
 from ..costs.memory import LARGEST_BATCH, OPTIMIZERS, Memory, largest_batch, measure_memory
 from ..costs.operations import count_step, uncounted
 from ..costs.setup import DTYPES, Setup, make_outline
-from ..errors import ConsistencyError, ends_with_message
+from ..errors import ConsistencyError, ends_with_message, one_line
 from ..json_files import strict_json
-from ..models.checks import context_of, load_config
+from ..models.checks import context_of, load_config, refuse_old_names
 from ..models.embedded_models import resolve_model
 from ..passes.blocks import find_blocks
 from ..upstream import old_names_allowed
 from .json_output import one_object
 from .model_options import adapter_of, check_switched_on
-from .option_check import ON_POLICY, PAIRED
-from .parser import StrictParser
+from .option_check import ON_POLICY, PAIRED, from_home
+from .parser import StrictParser, named_in
 from .quick_answers import source_check
 from .sources import read_options
 
@@ -47,8 +47,16 @@ NOT_COUNTED = (
     *("load_in_8bit", "use_dora", "lora_modules_to_save", "lora_target_parameters", "fp16", "deepspeed", "fsdp"),
     *("packing", "padding_free", "log_consistency_metrics", "torch_compile", "use_liger_kernel", "use_vllm"),
     *("activation_offloading", "act_tokens", "loss_type", "steps_per_generation", "engine", "model_init_kwargs"),
+    *("ref_model_name_or_path", "disable_dropout"),
 )
-COUNTED = {"act_tokens": ("prompt",), "loss_type": ("nll", "divergence"), "engine": ("transformers",)}
+# Their values that are counted; of the others, those that switch them off
+COUNTED = {
+    "act_tokens": ("prompt",),
+    "loss_type": ("nll", "divergence"),
+    "engine": ("transformers",),
+    "disable_dropout": (True,),
+}
+OFF = (False, "", [], {})
 
 
 @dataclass
@@ -135,7 +143,7 @@ def main(args: EstimateArguments) -> dict[str, Any]:
     name = resolve_model(args.model_name_or_path)
     folder = os.path.dirname(os.path.abspath(name)) if name.endswith(".json") else name
     outline = make_outline(folder, config, peft_config, attention)
-    with _counted_blocks(outline):
+    with _counted_blocks(outline), _traced(args.model_name_or_path):
         memory = measure_memory(outline, setup)
         found: dict[str, Any] = {"setup": vars(setup), "memory": {**vars(memory), "total": memory.total}}
         if args.memory is not None:
@@ -144,11 +152,13 @@ def main(args: EstimateArguments) -> dict[str, Any]:
             found["larger_may_fit"] = found["largest_batch"] == LARGEST_BATCH // unit * unit  # none was tried
     reason = uncounted(outline)
     needed = None if reason else count_step(outline, setup)
-    found["operations"] = needed and {**vars(needed), "step": needed.step}
+    # Of a whole step, with all its micro-batches
+    parts = needed and {**vars(needed), "step": needed.step}
+    found["operations"] = parts and {name: of * setup.gradient_accumulation_steps for name, of in parts.items()}
     found["not_counted"] = reason
-    if args.tflops is not None and needed is not None:
+    if args.tflops is not None and found["operations"] is not None:
         rate = args.tflops * 1e12 * args.utilisation
-        found["seconds"] = needed.step * setup.gradient_accumulation_steps / rate
+        found["seconds"] = found["operations"]["step"] / rate
     return found
 
 
@@ -203,6 +213,18 @@ def _counted_blocks(outline: nn.Module) -> Iterator[None]:
         for block in find_blocks(outline).modules:
             hooks.callback(block.register_forward_hook(count).remove)
         yield
+
+
+@contextmanager
+def _traced(name: str) -> Iterator[None]:
+    """Raises [`ConsistencyError`] for operations that cannot run on tensors without memory."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise ConsistencyError(
+            f"{name}: a step cannot be traced without weights, with these options: {one_line(error).rstrip('.')}. Mixtures of experts need "
+            "`dtype: bfloat16`."
+        ) from error
 
 
 def _check(args: EstimateArguments, setup: Setup) -> None:
@@ -274,22 +296,22 @@ def describe(args: EstimateArguments, found: dict[str, Any]) -> str:
 def _describe_operations(args: EstimateArguments, found: dict[str, Any]) -> str:
     if found["operations"] is None:
         return f"Operations are not counted: {found['not_counted']}."
-    step = found["operations"]["step"] * args.gradient_accumulation_steps
-    words = f"A step needs {step / 1e12:.3g} TFLOP"
+    words = f"A step needs {found['operations']['step'] / 1e12:.3g} TFLOP"
     if "opct" in args.method:
-        sampling = found["operations"]["sampling"] * args.gradient_accumulation_steps
-        words += (
-            f", its rollouts {sampling / 1e12:.3g} more (sampling waits for memory, so no seconds are given for it)"
-        )
+        sampling = found["operations"]["sampling"] / 1e12
+        words += f", its rollouts {sampling:.3g} more (sampling waits for memory, so no seconds are given for it)"
     if "seconds" in found:
         words += f": {found['seconds']:.3g} s at {args.utilisation:g} of {args.tflops:g} TFLOP/s"
     return f"{words}."
 
 
-def flags_of_recipe(args: Sequence[str], prog: str) -> list[str]:
-    """Returns as flags the options that a training's recipe (`--recipe FILE`) gives, and `args` do not."""
+def flags_of_recipe(args: Sequence[str], config: Mapping[str, Any], prog: str) -> list[str]:
+    """
+    Returns as flags the options that a training's recipe (`recipe`) gives, and neither `args` nor the file `config` of this
+    command do.
+    """
     flags = ArgumentParser(add_help=False, allow_abbrev=False)
-    flags.add_argument("--recipe")
+    flags.add_argument("--recipe", default=from_home(config.get("recipe")))
     path = flags.parse_known_args(list(args))[0].recipe
     if path is None:
         return []
@@ -298,18 +320,19 @@ def flags_of_recipe(args: Sequence[str], prog: str) -> list[str]:
     _, options = source_check("lint", prog).check(["--config", path])  # which reads any recipe
     if (checkpointing := options.get("activation_checkpointing")) is not None:  # transformers' name for it
         options["gradient_checkpointing"] = checkpointing
-    given = options.get("model_init_kwargs") or {}
-    init = strict_json(given) if isinstance(given, str) else dict(given)
+    init = _mapping(path, options.get("model_init_kwargs") or {})
     for name, key in (("dtype", "dtype"), ("attn_implementation",) * 2, ("model_revision", "revision")):
         if key in init:
             options[name] = init.pop(key)
     options["model_init_kwargs"] = init
     counted = {**COUNTED, "steps_per_generation": (options.get("gradient_accumulation_steps", 1),)}
-    if others := [name for name in NOT_COUNTED if options.get(name) and options[name] not in counted.get(name, ())]:
+    if others := [
+        name for name in NOT_COUNTED if options.get(name) is not None and options[name] not in counted.get(name, OFF)
+    ]:
         warnings.warn(f"{path}: what {', '.join(f'`{name}`' for name in others)} changes is not counted.")
-    on_policy = {*read_options(ON_POLICY)} - {*read_options(PAIRED)}
+    on_policy = {"ref_model_name_or_path", *read_options(ON_POLICY)} - {*read_options(PAIRED)}
     options.setdefault("method", "bct" if on_policy.isdisjoint(options) else "opct")
-    typed = {arg.partition("=")[0].removeprefix("--").replace("-", "_") for arg in args if arg.startswith("--")}
+    typed = {*config, *named_in(args)}
     typed |= {name.removeprefix("no_") for name in typed}
     found = []
     for name in (declared.name for declared in fields(EstimateArguments)):
@@ -319,9 +342,27 @@ def flags_of_recipe(args: Sequence[str], prog: str) -> list[str]:
     return found
 
 
+def _mapping(path: str, given: Any) -> dict[str, Any]:
+    """Returns the `model_init_kwargs` of a recipe, a mapping or JSON."""
+    try:
+        init = strict_json(given) if isinstance(given, str) else given
+    except (ValueError, RecursionError):
+        init = None
+    if not isinstance(init, dict):
+        raise ConsistencyError(f"{path}: `model_init_kwargs` must be a mapping, got {given!r}.")
+    refuse_old_names(init)
+    return dict(init)
+
+
 def with_model_named(args: Sequence[str]) -> list[str]:
     """Returns the arguments with the name of the option for a model that stands first."""
-    return ["--model_name_or_path", *args] if args and not args[0].startswith("-") else list(args)
+    if not args or args[0].startswith("-"):
+        return list(args)
+    if "model_name_or_path" in named_in(args):
+        raise ConsistencyError(
+            f"The model is given twice, as {args[0]} and in `model_name_or_path`: keep one of them."
+        )
+    return ["--model_name_or_path", *args]
 
 
 @ends_with_message()
@@ -329,7 +370,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Estimates and prints; faulty options end the program with one message."""
     args = with_model_named(sys.argv[1:] if args is None else args)
     parser = StrictParser(
-        (EstimateArguments,), "estimate", lambda given, _: flags_of_recipe(given, parser.prog), prog=prog
+        (EstimateArguments,), "estimate", lambda given, config: flags_of_recipe(given, config, parser.prog), prog=prog
     )
     (estimate_args,) = parser.parse_args_and_config(args)
     check_switched_on(parser.given, estimate_args)

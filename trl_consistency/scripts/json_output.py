@@ -29,7 +29,8 @@ def one_object(wanted: bool) -> Iterator[dict[str, Any]]:
     with _stdout_as_stderr(), redirect_stdout(sys.stderr):
         yield found
     if found:
-        print(json.dumps(found, ensure_ascii=False, allow_nan=False), flush=True)
+        # In ASCII: not every stdout takes other characters, and some of them end a line.
+        print(json.dumps(found, allow_nan=False), flush=True)
 
 
 @contextmanager

@@ -39,18 +39,18 @@ from ..local_names import last_name
 from ..models.checks import context_of, load_config
 from ..models.embedded_models import EMBEDDED, resolve_model
 from ..organism.tokenizer import build_tokenizer
-from ..perturbations.reading import named_rows, read_rows
+from ..perturbations.reading import classes_of, read_rows, with_class_names
 from ..trainer.run.data_checks import check_chat_template, check_tokenizer, read_template
 from .engine_arguments import EngineArguments
 from .engines import Checkpoint, check_engine, open_engine
 from .json_output import one_object
 from .lint_view import ShownPair, counts_text, dose_text, legend, page, pair_text
-from .loading import ConsistencyScriptArguments, check_file_alone, get_split, load_pairs
+from .loading import ConsistencyScriptArguments, RecipeScriptArguments, check_file_alone, get_split, load_pairs
 from .parser import StrictParser, as_template_kwargs
 
 
 # Options that only one of the trainers has.
-_ON_POLICY_ALONE = {option.name for option in fields(OnPolicyConsistencyConfig)} - {
+_ON_POLICY_ALONE = {"ref_model_name_or_path", *(option.name for option in fields(OnPolicyConsistencyConfig))} - {
     option.name for option in fields(ConsistencyConfig)
 }
 
@@ -231,7 +231,7 @@ def read_pairs(
             check_file_alone(name, script_args.dataset_config, split)
         return list(read_rows(name))
     found = get_split(load_pairs(script_args, dataset_args), split, "dataset_train_split")
-    return list(named_rows(found))
+    return list(with_class_names(found, classes_of(found.features)))
 
 
 def recipe_processing_class(model_args: ModelConfig, recipe: Any) -> ProcessingClass:
@@ -337,7 +337,7 @@ def _show_pair(
 @ends_with_message()
 def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     """Parses, lints and shows; faulty data or options end the program with one message."""
-    dataclass_types = (LintArguments, ConsistencyScriptArguments, _recipe_options(), ModelConfig, DatasetMixtureConfig)
+    dataclass_types = (LintArguments, RecipeScriptArguments, _recipe_options(), ModelConfig, DatasetMixtureConfig)
     parser = StrictParser(dataclass_types, "lint", prog=prog)
     lint_args, script_args, recipe, model_args, dataset_args = parser.parse_args_and_config(args)
     PartialState()  # loggers need it

@@ -104,11 +104,17 @@ class TrainingScriptArguments(ConsistencyScriptArguments):
 
 @dataclass
 @with_help
-class OnPolicyConsistencyScriptArguments(TrainingScriptArguments):
-    """Arguments of the on-policy script."""
+class RecipeScriptArguments(ConsistencyScriptArguments):
+    """Arguments of all training scripts and of the on-policy one, for commands that read any recipe."""
 
     # Parameters that control the reference
     ref_model_name_or_path: str | None = option(None, help="Reference model. If None, the model before training.")
+
+
+@dataclass
+@with_help
+class OnPolicyConsistencyScriptArguments(TrainingScriptArguments, RecipeScriptArguments):
+    """Arguments of the on-policy script."""
 
 
 def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMixtureConfig) -> Any:

@@ -8,6 +8,7 @@ from transformers.quantizers.auto import AutoQuantizationConfig
 from trl import ModelConfig, get_peft_config, get_quantization_config
 
 from ..errors import ConsistencyError, one_line
+from ..models.checks import refuse_old_names
 from ..trainer.run.checks import check_bitsandbytes
 
 
@@ -59,11 +60,16 @@ def adapter_of(model_args: ModelConfig) -> Any:
     return config
 
 
-def check_init_kwargs(model_args: ModelConfig, init_kwargs: dict[str, Any]) -> None:
-    """Raises [`ConsistencyError`] if `model_init_kwargs` would override an option that is given."""
+def check_init_kwargs(model_args: ModelConfig, init_kwargs: dict[str, Any], named: Collection[str] = ()) -> None:
+    """
+    Raises [`ConsistencyError`] if `model_init_kwargs` would override an option that is given, or be ignored. Options that are
+    `named` are given even at their defaults.
+    """
+    refuse_old_names(init_kwargs)
     for key, name in (("revision", "model_revision"), ("attn_implementation",) * 2, ("dtype",) * 2):
         given = getattr(model_args, name)
-        if key in init_kwargs and given not in (init_kwargs[key], getattr(ModelConfig, name)):
+        is_given = name in named or given != getattr(ModelConfig, name)
+        if key in init_kwargs and is_given and given != init_kwargs[key]:
             raise ConsistencyError(
                 f"`{name}` is {given}, and `model_init_kwargs` sets `{key}` to {init_kwargs[key]}: keep one."
             )

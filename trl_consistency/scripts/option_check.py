@@ -290,8 +290,10 @@ class OptionCheck:
 
 
 def _variable_in(value: Any) -> str | None:
-    """Returns the variable of the environment that a path begins with, such as `$HOME`, as a shell would fill it in."""
-    found = re.match(r"(\$\w+|\$\{\w+\})/", value) if isinstance(value, str) else None
+    """Returns the first variable of the environment in a path, such as `$HOME` or `run-${ID}`, as a shell would fill it in."""
+    if not isinstance(value, str) or re.search(r"\s", value):
+        return None
+    found = re.search(r"(?:^|[/._-])(\$[A-Za-z_]\w*|\$\{\w+\})(?=[/._-]|$)", value)
     return found and found[1]
 
 

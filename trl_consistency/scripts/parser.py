@@ -18,6 +18,12 @@ from .quick_answers import answer_help
 from .sources import SOURCE_ERRORS
 
 
+def named_in(args: Iterable[str]) -> set[str]:
+    """Returns the names of the options that arguments give, as they are typed: of `--no_share_prefix`, `no_share_prefix`."""
+    flags = (arg.removeprefix("--").split("=")[0] for arg in args if arg.startswith("--"))
+    return {flag.replace("-", "_") for flag in flags}
+
+
 class StrictParser(TrlParser):
     """
     A [`~trl.TrlParser`] for options that come from a YAML file (`--config`) and the command line. Unlike TRL's parser,
@@ -47,7 +53,7 @@ class StrictParser(TrlParser):
         }
         self.config_keys: list[str] = []  # keys in the `--config` file
         self.typed: set[str] = set()  # options on the command line
-        self.given: set[str] = set()  # those, and the ones in the file
+        self.given: set[str] = set()  # those, the ones in the file, and what they stand for
 
     def error(self, message: str) -> NoReturn:
         refuse(self.prog, message)
@@ -63,13 +69,14 @@ class StrictParser(TrlParser):
         )
         args, config = check.check(args)
         self.config_keys = list(config)
-        flags = (arg.removeprefix("--").split("=")[0] for arg in args if arg.startswith("--"))
-        self.typed = {flag.replace("-", "_") for flag in flags}
+        self.typed = named_in(args)
         self.given = {*config, *self.typed}
         if self._naming is not None:
             self._reworded = self._naming(args, config)
         if self._implied is not None:
-            args += self._implied(args, config)
+            implied = self._implied(args, config)
+            self.given |= named_in(implied)
+            args += implied
         try:
             return super().parse_args_and_config(args, **kwargs)
         except (TypeError, ValueError) as error:

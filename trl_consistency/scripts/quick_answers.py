@@ -28,7 +28,7 @@ class Command(NamedTuple):
 
 
 _SCRIPTS = "trl_consistency.scripts"
-_RECIPE = (f"{_SCRIPTS}.loading.ConsistencyScriptArguments", "trl.ModelConfig", "trl.DatasetMixtureConfig")
+_RECIPE = (f"{_SCRIPTS}.loading.RecipeScriptArguments", "trl.ModelConfig", "trl.DatasetMixtureConfig")
 _PAIRED = (PAIRED, f"{_SCRIPTS}.loading.TrainingScriptArguments", *_RECIPE[1:])
 _TRAINING_DATA = ("dataset_name", "anchor_dataset_name", "guard_dataset_name", "guard_control_dataset_name")
 _CONFIG = "--config FILE takes the options below from a YAML file; flags override it."

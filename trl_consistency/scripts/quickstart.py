@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from .quickstart_report import Measured
 
 MOST_SEEDS = 1000
+OUTPUT_DIR = Path("quickstart")
 
 # Folder in the output folder with what a killed quickstart goes on from; and its sub-folders of answers that were
 # measured, and of answers to train on.
@@ -63,8 +64,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     parser = argparse.ArgumentParser(prog=prog, description=run.__doc__, allow_abbrev=False)
     said = f"one of {', '.join(SUBJECTS)} (%(default)s)"
     parser.add_argument("--model_name_or_path", default=ORGANISM.model, metavar="NAME", help=said)
-    said = "folder for the report and the adapters (%(default)s)"
-    parser.add_argument("--output_dir", type=Path, default=Path("quickstart"), help=said)
+    said = f"folder for the report and the adapters ({OUTPUT_DIR})"
+    parser.add_argument("--output_dir", type=Path, help=said)
     said = "train each recipe with the seeds 1 to N, and give the spread"
     parser.add_argument("--seeds", type=int, default=0, metavar="N", help=said)
     said = "only write the questions that the model can answer, in the format of `trl-consistency pairs`"
@@ -79,6 +80,9 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
         parser.error(f"--seeds must be {bound}, got {parsed.seeds}.")
     if parsed.questions_file is not None and parsed.seeds:
         parser.error("--seeds is for trainings, and --questions_file trains nothing.")
+    if parsed.questions_file is not None and parsed.output_dir is not None:
+        parser.error("--output_dir is for trainings, and --questions_file names the file itself.")
+    output_dir = parsed.output_dir or OUTPUT_DIR
     with one_object(parsed.json) as printed:
         if parsed.questions_file is not None:
             count = write_questions(parsed.questions_file, subject)
@@ -86,10 +90,10 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
             printed |= {"questions_file": str(parsed.questions_file), "questions": count}
             return
         _check_packages()
-        with locked_folder(parsed.output_dir):
-            quickstart(parsed.output_dir, range(1, parsed.seeds + 1), subject)
-            results = json.loads((parsed.output_dir / RESULTS).read_text(encoding="utf-8"))
-        printed |= {"output_dir": str(parsed.output_dir), **results}
+        with locked_folder(output_dir):
+            quickstart(output_dir, range(1, parsed.seeds + 1), subject)
+            results = json.loads((output_dir / RESULTS).read_text(encoding="utf-8"))
+        printed |= {"output_dir": str(output_dir), **results}
 
 
 def _check_packages() -> None:

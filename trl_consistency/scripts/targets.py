@@ -25,12 +25,12 @@ from ..errors import ConsistencyError, ends_with_message
 from ..files import check_file, whole_file
 from ..json_files import as_json
 from ..log import get_logger
-from ..perturbations.reading import named_rows
+from ..perturbations.reading import classes_of, with_class_names
 from ..upstream import end_run
 from .consistency import COMMAND
 from .json_output import one_object
 from .loading import ConsistencyScriptArguments, TrainingScriptArguments
-from .model_options import check_model_options
+from .model_options import check_init_kwargs, check_model_options
 from .parser import StrictParser
 from .training_engine import naming_engine
 
@@ -86,8 +86,10 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     parser = StrictParser(kinds, "targets", COMMAND.flags_of_engine, naming_engine, prog=prog)
     targets_args, script_args, training_args, *other_args = parser.parse_args_and_config(args)
     check_model_options(parser.given, script_args, other_args[0])
+    check_init_kwargs(other_args[0], training_args.model_init_kwargs or {}, parser.given)
     training_args.eval_strategy = "no"
     training_args.do_eval = training_args.eval_on_start = training_args.load_best_model_at_end = False
+    training_args.push_to_hub = False  # which would make an empty page
     training_args.anchor_ratio = 0.0
     training_args.dataloader_drop_last = False  # no row is left out here
     data = [getattr(script_args, f"{of}dataset_name") for of in ("", "anchor_", "guard_", "guard_control_")]
@@ -118,7 +120,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
             written, has_variables = 0, bool(trainer.args.chat_template_kwargs)
             with whole_file(file, option="targets_file") as lines:
                 # `datasets` needs disk space, too, to put the pairs together.
-                for row in named_rows(trainer.dataset_with_targets()):
+                found = trainer.dataset_with_targets()
+                for row in with_class_names(found, classes_of(found.features)):
                     if has_variables:
                         row = {**row, "chat_template_kwargs": parse_json_column(row["chat_template_kwargs"])}
                     lines.write(json.dumps(as_json(row), ensure_ascii=False) + "\n")

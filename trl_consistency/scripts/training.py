@@ -70,6 +70,7 @@ class TrainingCommand(NamedTuple):
         with ends_with_message():
             script_args, training_args, model_args, dataset_args = parser.parse_args_and_config(args)
             check_model_options(parser.given, script_args, model_args)
+            check_init_kwargs(model_args, training_args.model_init_kwargs or {}, parser.given)
             with parser.naming_given(), one_object(script_args.json) as printed:
                 guard = load_guard(script_args, training_args)
                 trainer = self.make_trainer(script_args, training_args, model_args, dataset_args)
@@ -92,7 +93,6 @@ def trainer_arguments(
     if training_args.do_predict:
         raise ConsistencyError(NO_PREDICTION)
     find_checkpoint(training_args.resume_from_checkpoint, training_args.output_dir)
-    check_init_kwargs(model_args, training_args.model_init_kwargs or {})
     training_args.model_init_kwargs = {
         "revision": model_args.model_revision,
         "trust_remote_code": training_args.trust_remote_code,

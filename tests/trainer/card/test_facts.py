@@ -10,6 +10,7 @@ from peft import LoraConfig, PeftConfig, PeftModel, PromptTuningConfig, VeraConf
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 from tests.helpers import on_policy
+from tests.helpers.architectures import FOR_TEXTS, make
 from tests.helpers.commits import COMMITS
 from tests.helpers.guard import guarded, rates, script
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
@@ -164,6 +165,28 @@ def test_the_snippet_runs(tmp_path, lora, model_dir, capsys):
     snippet = re.search(r"```python\n(.*?)```", read(trainer)[0], re.DOTALL).group(1)
     exec(snippet.replace("path/to/this/folder", trainer.args.output_dir), {})
     assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["qwen3_5_with_vision", "qwen2_5_vl", "gemma3_with_vision"])
+@pytest.mark.parametrize("lora", [True, False])
+def test_the_snippet_loads_the_model_that_was_trained(tmp_path, kind, lora, capsys):
+    """`AutoModelForCausalLM` takes another class for some, on which PEFT leaves out all weights of the adapter, or knows none."""
+    make(kind, of_text=FOR_TEXTS).save_pretrained(tmp_path / "base")
+    trainer = make_trainer(tmp_path, str(tmp_path / "base"), lora, learning_rate=0.1)
+    trainer.train()
+    trainer.save_model()
+    snippet, names = re.search(r"```python\n(.*?)```", read(trainer)[0], re.DOTALL).group(1), {}
+    places = {"path/to/this/folder": trainer.args.output_dir, "path/to/the/base/model": str(tmp_path / "base")}
+    for place, folder in places.items():
+        snippet = snippet.replace(place, folder)
+    exec(snippet, names)
+    trained = trainer.model.eval()
+    ids = names["inputs"]["input_ids"]
+    with torch.no_grad():
+        expected, found = (of(input_ids=ids).logits for of in (trained, names["model"].float()))
+    torch.testing.assert_close(found, expected)
+    base = type(make(kind)).from_pretrained(tmp_path / "base")
+    assert not torch.allclose(base(input_ids=ids).logits, expected, atol=1e-3)
 
 
 def test_given_targets_and_full_fine_tuning(tmp_path):

@@ -12,6 +12,7 @@ from typing import Any
 from accelerate.utils import is_peft_model
 from datasets import Dataset
 from huggingface_hub import ModelCard, ModelCardData, try_to_load_from_cache
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from ...data.alignment import AlignmentReport
 from ...data.prepare import needs_targets
@@ -119,6 +120,7 @@ def build_card(
         revision=revision,
         method=name_methods(methods),
         is_adapter=is_adapter,
+        own_class=_own_class(model.get_base_model() if is_adapter else model),
         quantization=_quantization(model),
         bits=8 if getattr(model, "is_loaded_in_8bit", False) else 4,
         base_model=base_model,
@@ -159,6 +161,19 @@ def _revision(base_model: str, init_kwargs: dict[str, Any] | None) -> str | None
     if init_kwargs is None and len(list(snapshot.parent.iterdir())) > 1:
         return None  # The model was loaded outside the trainer, at an unknown commit.
     return snapshot.name
+
+
+def _own_class(model: Any) -> str | None:
+    """
+    Returns the class of transformers that loads a model, if `AutoModelForCausalLM` would load another one, or none: it takes
+    the text model alone of some models with a vision tower, whose adapter has other names.
+    """
+    plain = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(model.config), None)
+    if plain is not None and isinstance(model, plain):
+        return None
+    # FSDP makes a subclass.
+    names = [kind.__name__ for kind in type(model).__mro__ if kind.__module__.startswith("transformers.models.")]
+    return names[0] if names else None
 
 
 def _quantization(model: Any) -> str | None:
