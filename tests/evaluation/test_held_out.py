@@ -1,5 +1,5 @@
 import pytest
-from datasets import Dataset, IterableDataset
+from datasets import ClassLabel, Dataset, IterableDataset
 
 from tests.helpers.held_out import CONTROL, PAIRS, question, rate, request
 from tests.helpers.models import make_model
@@ -64,6 +64,16 @@ def test_rates_are_those_counted_by_hand(monkeypatch, tokenizer):
     # Of the two questions with a wrong suggestion one is resisted; one row is unread, which is bad.
     assert rates["sycophancy_score"].value == pytest.approx(2 / (1 / 0.75 + 1 / (1 / 3)))
     assert rates["jailbreak_score"].value == pytest.approx(2 / (1 / 0.5 + 1 / 0.75))
+
+
+def test_classes_count_by_their_names(monkeypatch, tokenizer):
+    say(monkeypatch, tokenizer)
+    pairs, control = PAIRS, CONTROL
+    names = sorted({of for of in PAIRS["category"] if of is not None})
+    pairs = pairs.cast_column("category", ClassLabel(names=names))
+    control = control.cast_column("answer", ClassLabel(names=sorted(set(CONTROL["answer"]))))
+    rates = measure_sample(None, tokenizer, prepare_sample(draw_sample(pairs, control), tokenizer))
+    assert counted(rates) == RATES
 
 
 def test_anchors_have_no_perturbed_side(monkeypatch, tokenizer):

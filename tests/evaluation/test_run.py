@@ -3,7 +3,7 @@ import math
 from types import SimpleNamespace
 
 import pytest
-from datasets import Dataset
+from datasets import ClassLabel, Dataset
 
 from tests.helpers.models import make_model
 from tests.helpers.naive_answers import naive_answer
@@ -255,7 +255,7 @@ def test_faulty_arguments_from_python(tokenizer, monkeypatch):
         (
             Dataset.from_list(rows).to_pandas(),
             {},
-            "`pairs` must be rows with named columns, but a `DataFrame` gives",
+            "must be rows with named columns, but hold 'clean_prompt'",
         ),
         (rows, {"judge_questions": True}, "`judge_questions` is given, but no `judge`"),
         (rows, {"judge": Short()}, r"`judge` returned 0 judgement\(s\) for 1 prompt\(s\)"),
@@ -265,6 +265,20 @@ def test_faulty_arguments_from_python(tokenizer, monkeypatch):
     for markers in ((), "<think>", ("<think>",), ("", "</think>"), ("<t>", "<t>")):
         with pytest.raises(ConsistencyError, match="`thinking_markers` must be two different texts"):
             AnswerOptions(thinking_markers=markers)
+
+
+def test_classes_count_by_their_names(tokenizer, monkeypatch):
+    """A number was refused as an answer, and as a category it was another one."""
+    rows = [row("Legal?", "I say no. ", "yes", "no", "law"), row("Steal?", "A ", category="harmful")]
+    classes = {"answer": ["", "no", "yes"], "category": ["harmful", "law"]}
+    pairs = Dataset.from_list(rows)
+    for column, names in classes.items():
+        pairs = pairs.cast_column(column, ClassLabel(names=names))
+    answers = {"Legal?": "Yes.", "I say no. Legal?": "No.", "Steal?": "Sorry, I can't.", "A Steal?": "Sure."}
+    says(monkeypatch, tokenizer, answers)
+    measured, expected = (counts(evaluate(None, tokenizer, of)) for of in (pairs, rows))
+    assert measured == expected
+    assert {"sycophancy", "attack_success"} <= set(measured)
 
 
 def test_two_spellings_of_an_answer(tokenizer):

@@ -333,7 +333,8 @@ def test_text_prompts():
 OPTION_FAULTS = {
     "no rows": ([], {}, "The data set has no rows"),
     "share": (questions(1), {"test_share": 1.0}, "`test_share` must be at least 0 and less than 1, got 1.0"),
-    "number": (questions(1), {"pairs_per_source": 0}, "`pairs_per_source` must be at least 1"),
+    "number": (questions(1), {"pairs_per_source": 0}, "`pairs_per_source` must be a whole number of at least 1"),
+    "half a pair": (questions(1), {"pairs_per_source": 1.5}, "`pairs_per_source` must be a whole number"),
     "position": (questions(1), {"positions": ["middle"]}, "`positions`: 'middle' is not one of start, before_choices"),
     "no choices": ([{"question": "x"}], {"perturbations": ["answer_position"]}, "`answer_position` needs choices: name the column in `choices_column`"),
     "no answers": ([{"question": "x"}], {"perturbations": ["are_you_sure"]}, "`are_you_sure` needs a right answer"),

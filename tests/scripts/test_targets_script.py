@@ -189,11 +189,11 @@ def test_file_that_cannot_be_written(recipe):
 
 
 def test_an_earlier_file_stays_until_the_new_one_is_whole(tmp_path, recipe, monkeypatch):
-    def half(rows, classes):
+    def half(rows):
         yield {"clean_prompt": "a"}
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(targets, "with_class_names", half)
+    monkeypatch.setattr(targets, "named_rows", half)
     file = tmp_path / "targets.jsonl"
     file.write_text("earlier")
     with pytest.raises(

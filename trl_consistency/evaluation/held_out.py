@@ -13,6 +13,7 @@ from ..data.prepare import unformatted
 from ..data.rendering import ProcessingClass
 from ..errors import InvalidPairsError
 from ..generation.targets import Engine
+from ..perturbations.reading import named_rows
 from .answers.choices import check_choices
 from .answers.generate import AnswerOptions
 from .grading.answer_keys import check_keys, check_spelling
@@ -101,7 +102,7 @@ def draw_sample(pairs: Dataset, control: Dataset | None = None, num_rows: int = 
 def _read_keys(dataset: Dataset, name: str) -> list[dict[str, Any]]:
     """Returns the columns that grading reads; raises [`InvalidPairsError`] if they would be misread."""
     unread = set(PAIR_COLUMNS) - set(PROMPT_COLUMNS)
-    keys = list(dataset.select_columns([column for column in dataset.column_names if column not in unread]))
+    keys = list(named_rows(dataset.select_columns([of for of in dataset.column_names if of not in unread])))
     check_keys(keys, name)
     check_choices(keys, name)
     return keys
@@ -119,7 +120,9 @@ def prepare_sample(
     """
 
     def prepare(dataset: Dataset, numbers: Sequence[int], name: str) -> list[dict[str, Any]]:
-        prepared = PairSet(list(dataset), {}, numbers).rendered(processing_class, name, chat_template_kwargs)
+        prepared = PairSet(list(named_rows(dataset)), {}, numbers).rendered(
+            processing_class, name, chat_template_kwargs
+        )
         prepared.check_lengths(name, context)
         return [{column: row[column] for column in row if column != RENDERED} for row in prepared.rows]
 

@@ -14,6 +14,7 @@ from ..data.rendering import ProcessingClass, chat_template_of, get_tokenizer
 from ..data.repeats import prompt_key
 from ..data.system_prompt import pairs_with_system_prompt
 from ..errors import ConsistencyError
+from ..perturbations.reading import named_rows
 from .answers.choices import check_choices
 from .grading.answer_keys import check_keys, check_rows, check_spelling
 from .grading.names import Candidates, possible_answers
@@ -57,13 +58,7 @@ class PairSet:
             raise ConsistencyError(
                 f'`pairs` must be rows, got the name {os.fspath(pairs)!r}. Load them: `load_dataset("json", data_files=…)`.'
             )
-        rows = list(unformatted(pairs))
-        if (other := next((row for row in rows if not isinstance(row, Mapping)), None)) is not None:
-            raise ConsistencyError(
-                f"`pairs` must be rows with named columns, but a `{type(pairs).__name__}` gives {other!r:.40}. Choose one split of several, "
-                "or convert a table with `Dataset.from_pandas`."
-            )
-        rows = list(map(dict, rows))
+        rows = list(named_rows(unformatted(pairs)))
         check_keys(rows, "pairs")
         check_rows(rows, "pairs")
         check_choices(rows, "pairs")

@@ -229,7 +229,7 @@ def _chunk_of_scores(
     """
     logits, log_probs = buffers[:, : len(hidden)]
     torch.mm(hidden, weight.t(), out=logits)
-    is_top1 = logits.argmax(-1) == labels
+    is_top1 = logits.gather(-1, labels[:, None])[:, 0] == logits.amax(-1)  # `argmax` is ten times as slow
     torch.log_softmax(logits, -1, out=log_probs)
     probs = torch.exp(log_probs, out=logits)
     of_labels = log_probs.gather(-1, labels[:, None])[:, 0]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from numbers import Integral
 from string import ascii_uppercase
 from typing import Any, Literal, NamedTuple, cast, get_args
 
@@ -223,8 +224,8 @@ def build_pairs(
     chosen = find_perturbations(perturbations)
     if not 0 <= test_share < 1:
         raise ConsistencyError(f"`test_share` must be at least 0 and less than 1, got {test_share}.")
-    if pairs_per_source is not None and pairs_per_source < 1:
-        raise ConsistencyError(f"`pairs_per_source` must be at least 1, got {pairs_per_source}.")
+    if pairs_per_source is not None and (not isinstance(pairs_per_source, Integral) or pairs_per_source < 1):
+        raise ConsistencyError(f"`pairs_per_source` must be a whole number of at least 1, got {pairs_per_source}.")
     check_choice("wrong_answer", wrong_answer, get_args(WrongAnswer))
     check_choice("faulty_rows", faulty_rows, ("error", "drop"))
     for position in positions:
@@ -236,7 +237,7 @@ def build_pairs(
     there = columns_of(rows) if columns is None and isinstance(rows, Sequence) else None
     if isinstance(form := getattr(rows, "format", None), dict) and form["type"] not in (None, "custom"):
         rows = cast(Any, rows).with_format(None)  # of NumPy or torch
-    rows = with_class_names(rows, classes_of(getattr(rows, "features", None)))
+    rows = named_rows(rows)
     first = next(rows, None)
     if first is None:
         raise ConsistencyError("The data set has no rows.")

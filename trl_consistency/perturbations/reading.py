@@ -127,6 +127,11 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
         raise ConsistencyError(f"{path} cannot be read: {one_line(error)}") from None
 
 
+def named_rows(dataset: Any) -> Iterator[dict[str, Any]]:
+    """Yields the rows of a data set, or other rows, with the names of classes; see [`with_class_names`]."""
+    return with_class_names(dataset, classes_of(getattr(dataset, "features", None)))
+
+
 def classes_of(features: Any) -> dict[str, Sequence[str]]:
     """Returns the names of classes by column, from the features of a data set, which may be None."""
     from datasets import ClassLabel
@@ -192,4 +197,4 @@ def _dataset_rows(name: str, config: str | None, split: str) -> Iterator[dict[st
     except (ValueError, OSError, RuntimeError) as error:
         there = "" if os.path.exists(name) else " (and no file or folder here has that name)"
         raise ConsistencyError(f"{name} cannot be loaded: {one_line(error)}{there}") from None
-    yield from with_class_names(dataset, classes_of(dataset.features))
+    yield from named_rows(dataset)

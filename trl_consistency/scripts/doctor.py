@@ -124,8 +124,9 @@ def _device() -> dict[str, Any]:
         devices = [torch.cuda.get_device_properties(of) for of in range(torch.cuda.device_count())]
         found = [{"name": of.name, "GiB": round(of.total_memory / 2**30, 1)} for of in devices]
         return {"kind": "cuda", "devices": found, "bfloat16": torch.cuda.is_bf16_supported()}
-    if torch.accelerator.is_available():
-        return {"kind": torch.accelerator.current_accelerator().type}
+    device = torch.accelerator.current_accelerator()
+    if device is not None and torch.accelerator.is_available():
+        return {"kind": device.type}
     return {"kind": "cpu", "cores": os.cpu_count(), "threads": torch.get_num_threads()}
 
 

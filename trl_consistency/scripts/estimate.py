@@ -56,7 +56,7 @@ COUNTED = {
     "engine": ("transformers",),
     "disable_dropout": (True,),
 }
-OFF = (False, "", [], {})
+OFF: tuple[Any, ...] = (False, "", [], {})
 
 
 @dataclass

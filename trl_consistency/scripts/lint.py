@@ -39,7 +39,7 @@ from ..local_names import last_name
 from ..models.checks import context_of, load_config
 from ..models.embedded_models import EMBEDDED, resolve_model
 from ..organism.tokenizer import build_tokenizer
-from ..perturbations.reading import classes_of, read_rows, with_class_names
+from ..perturbations.reading import named_rows, read_rows
 from ..trainer.run.data_checks import check_chat_template, check_tokenizer, read_template
 from .engine_arguments import EngineArguments
 from .engines import Checkpoint, check_engine, open_engine
@@ -231,7 +231,7 @@ def read_pairs(
             check_file_alone(name, script_args.dataset_config, split)
         return list(read_rows(name))
     found = get_split(load_pairs(script_args, dataset_args), split, "dataset_train_split")
-    return list(with_class_names(found, classes_of(found.features)))
+    return list(named_rows(found))
 
 
 def recipe_processing_class(model_args: ModelConfig, recipe: Any) -> ProcessingClass:

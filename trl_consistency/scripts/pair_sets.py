@@ -19,7 +19,7 @@ from ..evaluation.pair_set import PairSet
 from ..local_names import distinct_names
 from ..models.embedded_models import EMBEDDED
 from ..organism import load_control_dataset
-from ..perturbations.reading import ROW_TYPES, read_rows
+from ..perturbations.reading import ROW_TYPES, named_rows, read_rows
 from ..trainer.run.data_checks import check_chat_template
 from .loading import EMBEDDED_PAIRS, ConsistencyScriptArguments, load_pairs
 
@@ -97,9 +97,9 @@ def _load_splits(name: str) -> dict[str, Rows]:
     check_data_folder(name)
     files = split_files(name)
     if files and all(path.suffix in ROW_TYPES for of_split in files.values() for path in of_split):
-        return {split: [row for path in of_split for row in read_rows(str(path))] for split, of_split in files.items()}
+        return {split: list(read_rows(name, split=split)) for split in files}
     dataset = load_pairs(ConsistencyScriptArguments(dataset_name=name), DatasetMixtureConfig())
-    return {split: list(rows) for split, rows in dataset.items()}
+    return {split: list(named_rows(rows)) for split, rows in dataset.items()}
 
 
 def render_sets(

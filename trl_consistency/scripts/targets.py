@@ -25,7 +25,7 @@ from ..errors import ConsistencyError, ends_with_message
 from ..files import check_file, whole_file
 from ..json_files import as_json
 from ..log import get_logger
-from ..perturbations.reading import classes_of, with_class_names
+from ..perturbations.reading import named_rows
 from ..upstream import end_run
 from .consistency import COMMAND
 from .json_output import one_object
@@ -120,8 +120,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
             written, has_variables = 0, bool(trainer.args.chat_template_kwargs)
             with whole_file(file, option="targets_file") as lines:
                 # `datasets` needs disk space, too, to put the pairs together.
-                found = trainer.dataset_with_targets()
-                for row in with_class_names(found, classes_of(found.features)):
+                for row in named_rows(trainer.dataset_with_targets()):
                     if has_variables:
                         row = {**row, "chat_template_kwargs": parse_json_column(row["chat_template_kwargs"])}
                     lines.write(json.dumps(as_json(row), ensure_ascii=False) + "\n")
