@@ -173,7 +173,7 @@ def test_rows_beyond_the_context_are_left_out_and_counted(tokenizer, caplog):
     assert prepared["row_number"] == [0, 1, 3]
 
 
-def test_targets_have_room_within_the_context(tokenizer, caplog):
+def test_targets_have_room_within_the_context(tokenizer):
     """A target that is still to be generated may have `max_completion_length` tokens, and the perturbed prompt stands before it."""
     pairs = make_pairs(4, chat=False, completion=False)
     longer = pairs.map(
