@@ -417,9 +417,9 @@ def align_row(
     return aligned
 
 
-def forget_many(remembered: dict[str, Any], most: int = 1_000) -> None:
+def forget_many(remembered: dict[str, Any]) -> None:
     """Empties a cache keyed by template variables and tools, because every row may have its own tools."""
-    if len(remembered) >= most:
+    if len(remembered) >= 1_000:
         remembered.clear()
 
 

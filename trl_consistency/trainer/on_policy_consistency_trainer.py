@@ -192,7 +192,9 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
             reference,
             not is_sharded(self.accelerator),
             balances_routers=self.router_aux_loss_coef != 0,
-            pair_metrics=self._pair_metrics(reference),
+            pair_metrics=PairMetrics(self.model, reference, self._tokenizer.pad_token_id)
+            if args.log_consistency_metrics
+            else None,
         )
         self.horizon = Horizon(args, self.accelerator)
         if self.horizon.grows_by_itself:
@@ -470,11 +472,6 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         }
 
     # Training, evaluation and logs
-
-    def _pair_metrics(self, reference: Reference) -> PairMetrics | None:
-        if not self.args.log_consistency_metrics:
-            return None
-        return PairMetrics(self.model, reference, self._tokenizer.pad_token_id)
 
     def _make_metrics(self, reference: Reference) -> None:
         args = self.args
