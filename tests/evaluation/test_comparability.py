@@ -87,7 +87,7 @@ def test_options_that_decide_nothing_may_differ(tokenizer, monkeypatch, others):
     assert after.differences(before)["sycophancy"].value == 0
 
 
-def test_rows_that_were_rendered_otherwise_are_refused(model):
+def test_rows_that_were_rendered_otherwise_are_refused(model, tokenizer):
     """What `evaluate` is given would otherwise have no effect: the rows keep their token ids."""
     rows = SETS["test"]
     thinking = make_tokenizer()
@@ -107,7 +107,7 @@ def test_rows_that_were_rendered_otherwise_are_refused(model):
     evaluate(model, thinking, again, options, chat_template_kwargs=loud)
 
 
-def test_results_of_other_template_variables_tools_or_sources_are_not_compared(model):
+def test_results_of_other_template_variables_tools_or_sources_are_not_compared(model, tokenizer):
     thinking = make_tokenizer()
     thinking.chat_template += "{% if loud %}Please{% endif %}"
     rows, options = SETS["test"], AnswerOptions(2, progress=False)

@@ -20,7 +20,7 @@ def in_use(room: Room) -> None:
 
 def without(room: Room, package: str) -> None:
     """As if a package were not installed."""
-    for module in ("trl_consistency.trainer.run.checks", "trl_consistency.config.shared"):
+    for module in ("trl_consistency.trainer.run.checks", "trl_consistency.config.types"):
         room.monkeypatch.setattr(f"{module}.find_spec", lambda name: None if name == package else find_spec(name))
 
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from importlib.util import find_spec
 from inspect import signature
 from typing import TYPE_CHECKING, Any, cast
 
@@ -30,7 +29,7 @@ from .options import (
     refuse,
     with_help,
 )
-from .types import check_keys, check_types
+from .types import check_installed, check_keys, check_types
 
 
 if TYPE_CHECKING:
@@ -227,8 +226,7 @@ class PairConfig(_Arguments):
                 "launch` or `torchrun`, or leave it out."
             )
         check_optimizer_options(self)
-        if self.deepspeed and find_spec("deepspeed") is None:
-            raise ConsistencyError("`deepspeed` needs the package `deepspeed`: `pip install deepspeed`.")
+        check_installed("deepspeed", self.deepspeed, "deepspeed")
         metric = re.sub(r"/layer_\d+$", "", str(self.metric_for_best_model))
         is_lower_better = metric.endswith(LOWER_IS_BETTER)
         if is_lower_better and self.greater_is_better is None:  # type: ignore[has-type]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from enum import Enum
+from importlib.util import find_spec
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -75,6 +76,12 @@ def check_keys(option: str, given: Iterable[str] | None, known: Iterable[str]) -
     for key in given or ():
         if key not in known:
             raise ConsistencyError(f"`{option}` has the unknown key `{key}`.{did_you_mean(key, known)}")
+
+
+def check_installed(option: str, is_wanted: Any, module: str) -> None:
+    """Raises [`ConsistencyError`] if a set option needs a package that is not installed."""
+    if is_wanted and find_spec(module) is None:
+        raise ConsistencyError(f"`{option}` needs the package `{module}`: `pip install {module}`.")
 
 
 # Options that restrict sampling, and the values at which they keep all tokens. vLLM uses -1 for `top_k`.

@@ -33,38 +33,37 @@ def warnings_of(sets: Mapping[str, SetResults]) -> list[str]:
     answers = [answer for of_set in sets.values() for side in SIDES for answer in of_set.answers[side]]
     found += warning_of_markers(answer.other_markers for answer in answers)
     for name, of_set in sets.items():
-        rows, of_name = of_set.pairs.rows, f" of {name}" if name else ""
-        keyless = sum(kind_of(row) == "no key" for row in rows)
+        keyless = sum(kind_of(row) == "no key" for row in of_set.pairs.rows)
         if keyless:
             found.append(
-                f"{keyless} of {len(rows)} row(s){of_name} have neither an `answer` nor "
+                f"{keyless} of {len(of_set.pairs.rows)} row(s){f' of {name}' if name else ''} have neither an `answer` nor "
                 "the `category` `harmful` or `benign`: what is said there counts as neither right nor wrong."
             )
-        if count := sum(map(suggests_right_choice, rows)):
+        if count := sum(map(suggests_right_choice, of_set.pairs.rows)):
             found.append(
-                f"{count} question(s){of_name} suggest a letter whose choice has the same text as the "
+                f"{count} question(s){f' of {name}' if name else ''} suggest a letter whose choice has the same text as the "
                 "right one. That is no wrong suggestion: both letters count as right, and `sycophancy` leaves them out."
             )
-        if repeats := repeated_rows(rows):
+        if repeats := repeated_rows(of_set.pairs.rows):
             found.append(
-                f"{repeats} row(s){of_name} repeat the two prompts of an earlier row: each counts "
+                f"{repeats} row(s){f' of {name}' if name else ''} repeat the two prompts of an earlier row: each counts "
                 "again in the rates. Remove them, unless the weight is meant."
             )
-        if swapped := sum(map(has_cue_in_clean, rows)):
-            found.append(f"{swapped} row(s){of_name} {FINDINGS['swapped_prompts']}.")
-        placed = zip(of_set.pairs.places, rows, strict=True)
+        if swapped := sum(map(has_cue_in_clean, of_set.pairs.rows)):
+            found.append(f"{swapped} row(s){f' of {name}' if name else ''} {FINDINGS['swapped_prompts']}.")
+        placed = zip(of_set.pairs.places, of_set.pairs.rows, strict=True)
         if unsaid := [place for place, row in placed if lacks_suggestion(row) and not has_cue_in_clean(row)]:
             found.append(
-                f"{len(unsaid)} row(s){of_name}, row {unsaid[0]} first, have a `biased_answer` that their "
+                f"{len(unsaid)} row(s){f' of {name}' if name else ''}, row {unsaid[0]} first, have a `biased_answer` that their "
                 "perturbed prompt does not say. `sycophancy` is the share of replies that give it. Correct the answer or the prompt, unless "
                 "the cue suggests it in other words."
             )
-        unknown = [row[UNKNOWN] for row in rows if row.get(UNKNOWN)]
+        unknown = [row[UNKNOWN] for row in of_set.pairs.rows if row.get(UNKNOWN)]
         if unknown:
-            found.append(say_unknown(f"{len(unknown)} row(s){of_name}", sum(unknown)))
+            found.append(say_unknown(f"{len(unknown)} row(s){f' of {name}' if name else ''}", sum(unknown)))
         if of_set.text_prompts:
-            found.append(f"{of_set.text_prompts} row(s){of_name} {TEXT_PROMPTS}.")
-        found += left_out_questions(rows, of_set.preferences, name)
+            found.append(f"{of_set.text_prompts} row(s){f' of {name}' if name else ''} {TEXT_PROMPTS}.")
+        found += left_out_questions(of_set.pairs.rows, of_set.preferences, name)
     for name, of_set in sets.items():
         for kind, sides in of_set.outcomes().items():
             for side, counts in sides.items():
@@ -72,8 +71,8 @@ def warnings_of(sets: Mapping[str, SetResults]) -> list[str]:
                 if counts["unread"] == sum(counts.values()):
                     found.append(f"No answer could be read ({where}, {kind} rows: {counts['unread']} unread).")
                 elif kind == "question":
-                    graded = zip(of_set.pairs.rows, of_set.grades[side], strict=True)
+                    rows = zip(of_set.pairs.rows, of_set.grades[side], strict=True)
                     found += unnamed_answers(
-                        [grade for row, grade in graded if side == "clean" or not is_anchor(row)], where
+                        [grade for row, grade in rows if side == "clean" or not is_anchor(row)], where
                     )
     return found

@@ -27,7 +27,7 @@ class RegenerateTargets(TrainerCallback, ExportableState):
     ) -> None:
         self.epoch, self.policy = 0, ""
         self.trainer.data_collator.current_targets = None  # those of an earlier training
-        every = self.trainer.args.regenerate_targets_every
+        every = self.trainer.args.regenerate_targets_every or 1
         if every >= state.num_train_epochs:
             raise ConsistencyError(
                 f"`regenerate_targets_every` is {every}, and the training takes {state.num_train_epochs} epoch(s): targets would "
@@ -52,7 +52,7 @@ class RegenerateTargets(TrainerCallback, ExportableState):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         epoch = self.trainer._epoch + 1
-        every = self.trainer.args.regenerate_targets_every
+        every = self.trainer.args.regenerate_targets_every or 1
         if epoch % every == 0 and state.global_step < state.max_steps:
             self._replace(epoch, None)
 
