@@ -246,7 +246,7 @@ def test_suites_commands(line, tmp_path, monkeypatch, model_dir, capsys):
 
 @pytest.mark.parametrize("line", INSPECT_COMMANDS)
 def test_inspect_commands(line):
-    """That what they name is there: tests/evaluation/suites/test_suites.py runs such a command, which takes half a minute."""
+    """That what they name is there: tests/evaluation/suites/test_inspect_suites.py runs such a command, which takes half a minute."""
     pytest.importorskip("inspect_ai", reason="needs inspect_ai (`pip install .[suites]`)")
     from inspect import signature
 

@@ -37,10 +37,11 @@ def strict_json(text: str | bytes) -> Any:
     Reads JSON. Raises `ValueError` for a key that is given twice, of which Python takes the last value, and for NaN and numbers
     that are not finite, which are not JSON.
     """
-    return json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_no_number, parse_float=_finite_number)
+    return json.loads(text, object_pairs_hook=unique_keys, parse_constant=no_number, parse_float=_finite_number)
 
 
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Makes a JSON object. Raises `ValueError` for a key that is given twice."""
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
@@ -48,13 +49,14 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _no_number(text: str) -> float:
+def no_number(text: str) -> float:
+    """Raises `ValueError` for NaN and infinity, which JSON does not have."""
     raise ValueError(f"{text} is not a number")
 
 
 def _finite_number(text: str) -> float:
     number = float(text)
-    return number if math.isfinite(number) else _no_number(text)
+    return number if math.isfinite(number) else no_number(text)
 
 
 def own_columns(row: Mapping[str, Any], taken: Container[str]) -> dict[str, Any]:

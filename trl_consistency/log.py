@@ -9,7 +9,12 @@ from accelerate.logging import get_logger as get_accelerate_logger
 
 
 class Logger(MultiProcessAdapter):
-    """A logger of accelerate without its `[RANK 0]` in runs of one process."""
+    """A logger of accelerate that makes the state it needs, without its `[RANK 0]` in runs of one process."""
+
+    def log(self, level: int, msg: Any, *args: Any, **kwargs: Any) -> None:
+        PartialState()
+        kwargs.setdefault("stacklevel", 3)  # the caller's place, not this one
+        super().log(level, msg, *args, **kwargs)
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         msg, kwargs = super().process(msg, kwargs)

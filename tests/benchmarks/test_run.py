@@ -383,7 +383,7 @@ def test_the_picture_says_what_its_bars_are(tmp_path, monkeypatch, second):
 
 
 @pytest.mark.parametrize(("wall", "said"), [(1.01, "seconds include what others did"), (1.2, "seconds hardly")])
-def test_the_page_says_that_other_processes_ran(tmp_path, wall, said):
+def test_the_page_says_that_other_processes_ran(wall, said):
     of = {**result(2.0), "wall": {"median": 2.0 * wall, "low": 2.0, "high": 3.0}}
     machine = dict.fromkeys(("processor", "cores", "python", "torch", "trl", "transformers", "peft"), "1")
     rows = {"act_step": {"machine": {**machine, "load": 4.0}, "rivals": {"ours": of}}}

@@ -5,7 +5,7 @@ from datasets import Dataset
 
 from tests.helpers.models import make_pairs
 from trl_consistency import InvalidPairsError
-from trl_consistency.data.anchors import anchor_rows, choose_anchors, mix_anchor_stream, mix_anchors, own_anchors
+from trl_consistency.data.anchors import AnchorMixture, anchor_rows, choose_anchors, mix_anchors, own_anchors
 from trl_consistency.data.pairs import check_anchors
 from trl_consistency.data.prepare import prepare_pairs
 
@@ -68,7 +68,7 @@ def test_stream(tokenizer):
     stream = prepare_pairs(make_pairs(200).to_iterable_dataset(), tokenizer, "train")
     given = prepare_pairs(anchor_rows(prompts(3, completion=["a", "b", "c"])), tokenizer, "anchors")
     for anchors in (own_anchors(stream), given):
-        rows = list(mix_anchor_stream(stream, anchors, ratio=0.25, seed=0))
+        rows = list(AnchorMixture(stream, anchors, ratio=0.25, seed=0, with_completions=True)(0))
         kept = [row["perturbed_ids"] for row, anchor in zip(rows, is_anchor(rows), strict=True) if not anchor]
         assert kept == [row["perturbed_ids"] for row in stream]
         assert 0.15 < is_anchor(rows).count(True) / len(rows) < 0.35
@@ -77,7 +77,7 @@ def test_stream(tokenizer):
 def test_stream_needs_completions(tokenizer, anchors):
     stream = prepare_pairs(make_pairs(3).to_iterable_dataset(), tokenizer, "train")
     with pytest.raises(InvalidPairsError, match="`anchor_dataset` needs a `completion` column"):
-        mix_anchor_stream(stream, anchors, 0.5, seed=0)
+        AnchorMixture(stream, anchors, ratio=0.5, seed=0, with_completions=True)(0)
 
 
 FAULTY = {

@@ -6,7 +6,7 @@ from tests.helpers.small_vocabulary import small_tokenizer
 from trl_consistency import InvalidPairsError
 from trl_consistency.data import prepare
 from trl_consistency.data.lint import lint_pairs
-from trl_consistency.data.prepare import align_pairs, align_row, prepare_pairs, with_own_columns
+from trl_consistency.data.prepare import align_pairs, align_row, prepare_pairs, row_numbers, with_own_columns
 from trl_consistency.data.rendering import render_completion, render_prompt
 
 
@@ -112,6 +112,15 @@ def test_rows_keep_their_numbers_when_others_are_left_out(tokenizer, caplog):
     )
 
 
+def test_rows_after_one_that_shares_nothing_keep_their_numbers(tokenizer):
+    """The dose check names rows by these numbers."""
+    pairs = make_pairs(3, chat=False).map(
+        lambda row, index: {"perturbed_prompt": row["perturbed_prompt"] + "?" * (index == 1)}, with_indices=True
+    )
+    kept, _ = align_pairs(prepare_pairs(pairs, tokenizer, "pairs"), tokenizer, "pairs", no_shared_span="drop")
+    assert row_numbers(kept).tolist() == [0, 2]
+
+
 def test_the_target_still_to_come_counts_as_length(tokenizer):
     pairs = make_pairs(4, completion=False)
     longest = max(prepare_pairs(pairs, tokenizer, "train")["length"])
@@ -173,7 +182,7 @@ def test_rows_beyond_the_context_are_left_out_and_counted(tokenizer, caplog):
     assert prepared["row_number"] == [0, 1, 3]
 
 
-def test_targets_have_room_within_the_context(tokenizer, caplog):
+def test_targets_have_room_within_the_context(tokenizer):
     """A target that is still to be generated may have `max_completion_length` tokens, and the perturbed prompt stands before it."""
     pairs = make_pairs(4, chat=False, completion=False)
     longer = pairs.map(

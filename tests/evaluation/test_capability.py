@@ -210,7 +210,7 @@ def test_faults(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["more.tsv", "arc.jsonl.gz", "texts.zip"])
-def test_a_file_that_is_not_read_is_named(tmp_path, folder, name):
+def test_a_file_that_is_not_read_is_named(folder, name):
     (folder / name).write_bytes(b"x")
     with pytest.raises(ConsistencyError, match=f"{name} is not read, since its files end in"):
         read_capability(folder)
@@ -409,7 +409,7 @@ def test_findings_name_what_was_lost():
     assert "+0.500 [+0.500, +0.500]" in worse[1]
 
 
-def test_a_missing_harness_is_named_before_anything_is_measured(tmp_path, folder, monkeypatch):
+def test_a_missing_harness_is_named_before_anything_is_measured(folder, monkeypatch):
     monkeypatch.setattr(capability, "installed_version", lambda package: None)
     check_harness(read_capability(folder))  # which has no questions
     write_lines(folder / "mine.jsonl", make_questions())
@@ -485,7 +485,7 @@ def test_a_whole_folder(folder, model, tokenizer, capfd, caplog):
 
 
 @pytest.mark.parametrize("has_own", [True, False])
-def test_prompts_go_through_the_template_of_a_processor_or_its_tokenizer(tokenizer, has_own):
+def test_prompts_go_through_the_template_of_a_processor_or_its_tokenizer(has_own):
     """Those of pairs do: without turns, a chat model's replies to the others could not be compared."""
     processor = TextProcessor(make_tokenizer())
     (processor.tokenizer if has_own else processor).chat_template = None

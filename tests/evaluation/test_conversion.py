@@ -73,7 +73,7 @@ def test_targets_that_were_cut_are_left_out_where_the_model_tells(model, tokeniz
     assert found.reasons() == {conversion.CUT: 1}
 
 
-def test_targets_that_may_have_been_cut_are_told(tokenizer):
+def test_targets_that_may_have_been_cut_are_told():
     """Without a model, nothing says which token ends an answer, but most of them end in it."""
     pairs = [capital(f"{row}?", "Rome!", completion="Oslo.", completion_ids=[5, 6, 2]) for row in range(3)]
     assert convert_pairs(pairs, "sft").warnings == []

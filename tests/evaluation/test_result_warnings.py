@@ -25,7 +25,7 @@ def model():
     return make_model()
 
 
-def test_thoughts_between_other_markers_are_counted(tokenizer, monkeypatch):
+def test_thoughts_between_other_markers_are_counted(monkeypatch):
     """Though they are special tokens, of which the text of an answer has none."""
     own = make_tokenizer()
     own.add_special_tokens({"additional_special_tokens": ["[THINK]", "[/THINK]"]})

@@ -113,7 +113,7 @@ CASES: list[Case] = [
     Case(
         "a key twice in a list",
         "A key given twice in a .json file with a list of rows",
-        "…pairs.json cannot be read: a key is given twice",
+        "…pairs.json cannot be read: the key 'clean_prompt' is given twice",
         lambda room: room.train(
             dataset_name=str(
                 room.file("pairs.json", '[{"clean_prompt": "a", "clean_prompt": "b", "perturbed_prompt": "c"}]')

@@ -14,7 +14,9 @@ from tests.hostile_input import (
     data_files,
     data_formats,
     environment,
+    evaluation,
     made_trainers,
+    method_options,
     model_folders,
     models_and_tokenizers,
     options,
@@ -37,13 +39,14 @@ SECTIONS: dict[str, list[Case]] = {
     "Data files": data_files.CASES + data_formats.CASES,
     "Columns and rows": columns_and_rows.CASES,
     "Pairs": pairs.CASES,
-    "Options": options.CASES + made_trainers.CASES,
+    "Options": method_options.CASES + options.CASES + made_trainers.CASES,
     "Recipes": recipes.CASES,
     "Models and tokenizers": models_and_tokenizers.CASES + model_folders.CASES + tokenizers.CASES,
     "Adapters and checkpoints": adapters_and_checkpoints.CASES + adapters.CASES,
     "Targets": targets.CASES,
     "Environment": environment.CASES,
     "Other commands": other_commands.CASES
+    + evaluation.CASES
     + questions.CASES
     + other_options.CASES
     + capability.CASES

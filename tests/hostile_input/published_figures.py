@@ -256,7 +256,7 @@ CASES: list[Case] = [
     Case(
         "NaN in the adapter's config",
         "An adapter's config with NaN, which is not JSON",
-        "…adapter_config.json is not JSON: NaN is no number",
+        "…adapter_config.json is not JSON: NaN is not a number",
         push_file("adapter_config.json", '{"lora_alpha": NaN}'),
     ),
     Case(

@@ -245,7 +245,7 @@ def test_hybrids_compare_the_blocks_that_have_such_a_state(tmp_path, kind, metho
 
 
 @pytest.mark.parametrize("kind", HYBRIDS)
-def test_named_blocks_without_such_a_state_are_refused(tmp_path, kind):
+def test_named_blocks_without_such_a_state_are_refused(kind):
     model = make(kind)
     attention = ATTENTION_IN[model.config.get_text_config().model_type]
     with pytest.raises(

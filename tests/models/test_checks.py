@@ -6,7 +6,7 @@ from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from tests.helpers.models import make_config, make_model
 from trl_consistency.errors import ConsistencyError
-from trl_consistency.models.checks import check_model, context_length
+from trl_consistency.models.checks import check_model, config_of, context_of
 
 
 LONGER = {"factor": 4.0, "rope_theta": 10000.0, "original_max_position_embeddings": 512}
@@ -24,7 +24,7 @@ LONGER = {"factor": 4.0, "rope_theta": 10000.0, "original_max_position_embedding
 def test_context_that_options_of_loading_extend(tmp_path, model_dir, changes):
     args = make_config(tmp_path, model_init_kwargs=changes)
     check_model(str(model_dir), args)
-    assert context_length(str(model_dir), args) == 2048
+    assert context_of(config_of(str(model_dir), args)) == 2048
 
 
 @pytest.mark.parametrize(

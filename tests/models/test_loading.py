@@ -62,7 +62,7 @@ def test_weights_that_the_config_has_no_place_for(adapter, model_dir):
             load()
 
 
-def test_whole_adapters(adapter, model_dir, tokenizer, tmp_path):
+def test_whole_adapters(adapter, model_dir, tmp_path):
     for load in both(adapter, model_dir):
         load()
     for number, options in enumerate(

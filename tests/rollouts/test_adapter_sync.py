@@ -277,7 +277,7 @@ def test_refused_options(option, colocated, tmp_path, model_dir):  # noqa: F811
         check_adapter(model)
 
 
-def test_refused_models(tmp_path):
+def test_refused_models():
     with pytest.raises(ConsistencyError, match=r"IA3Config.*vLLM serves LoRA adapters only"):
         check_adapter_config(IA3Config(target_modules=["k_proj"]))
     with pytest.raises(ConsistencyError, match="has no LoRA adapter"):
@@ -326,7 +326,7 @@ def test_an_engine_that_does_not_take_the_adapter(colocated, tmp_path, model_dir
         make_trainer(tmp_path, str(model_dir), lora())
 
 
-def test_an_engine_with_an_adapter_of_others(tmp_path, model_dir):
+def test_an_engine_with_an_adapter_of_others(model_dir):
     model = adapted(AutoModelForCausalLM.from_pretrained(model_dir))
     held = {7}
     engine = SimpleNamespace(add_lora=lambda request: held.add(request.lora_int_id), list_loras=lambda: held)

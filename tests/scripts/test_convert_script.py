@@ -158,7 +158,7 @@ def test_options_of_a_model_that_is_not_asked(tmp_path):
         convert(pairs, tmp_path / "out", "--to", "sft", "--temperature", 1)
 
 
-def test_nothing_is_left(pairs_file, tmp_path, model_dir, monkeypatch, tokenizer):
+def test_nothing_is_left(pairs_file, tmp_path, model_dir, monkeypatch):
     monkeypatch.setattr(
         answering, "generate_ids", lambda model, processing_class, prompts, *args, **kwargs: [[5, 2]] * len(prompts)
     )

@@ -31,7 +31,7 @@ def test_an_unfit_library_is_named(monkeypatch, capsys, found, fault):
     assert json.loads(capsys.readouterr().out)["libraries"]["trl"]["fault"] == fault
 
 
-def test_extras_say_what_they_lack(monkeypatch, capsys):
+def test_extras_say_what_they_lack(monkeypatch):
     real = doctor._version
     monkeypatch.setattr(doctor, "_version", lambda of: None if of.name == "matplotlib" else real(of))
     found = doctor.examine()

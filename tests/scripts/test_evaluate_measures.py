@@ -164,7 +164,7 @@ def test_suites_enter_the_same_report(options, tmp_path, monkeypatch, capsys):
     assert "what the library prints" not in printed
 
 
-def test_judge(options, model_dir, tmp_path, monkeypatch, capsys):
+def test_judge(options, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setenv("JUDGE_KEY", "sk-secret")
     rows = [pair(number, category=("harmful", "benign")[number % 2]) for number in range(6)]

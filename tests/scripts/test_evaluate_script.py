@@ -132,7 +132,7 @@ def test_an_adapter_with_another_tokenizer_is_warned_about(model_dir, tokenizer,
     assert any("has a tokenizer of its own" in of for of in messages) == (kind == "other numbers"), messages
 
 
-def test_the_warning_about_templates_comes_with_the_command(options, model_dir, tokenizer, tmp_path):
+def test_the_warning_about_templates_comes_with_the_command(options, model_dir, tmp_path):
     folder = tmp_path / "mine"
     save_adapter(model_dir, folder, 0)
     (folder / "chat_template.jinja").write_text("{{ messages }}")
@@ -221,7 +221,7 @@ def test_a_killed_run_goes_on(options, tmp_path, monkeypatch, capsys):
     assert answers_in(tmp_path / "again") == answers
 
 
-def test_another_adapter_under_the_same_name_is_answered_anew(options, model_dir, tmp_path, capsys):
+def test_another_adapter_under_the_same_name_is_answered_anew(options, model_dir, tmp_path):
     folder = tmp_path / "mine"
     options = [*options, "--json"]
     options[options.index("--adapters") + 1 : options.index("--pairs")] = [str(folder)]

@@ -116,7 +116,7 @@ def test_strict_without_findings(good_pairs, model_dir, capsys):
     assert "No faults were found" in capsys.readouterr().out
 
 
-def test_no_weights_are_loaded(good_pairs, model_dir, tokenizer, tmp_path, capsys):
+def test_no_weights_are_loaded(good_pairs, tokenizer, tmp_path, capsys):
     tokenizer.save_pretrained(tmp_path / "alone")
     assert run("--pairs", good_pairs, "--model_name_or_path", tmp_path / "alone", "--json") == 0
     assert json.loads(capsys.readouterr().out)["max_length"] is None
@@ -219,7 +219,7 @@ def test_columns_stay_straight(model_dir, tmp_path, capsys, monkeypatch):
     assert "\x1b" not in "".join(lines)
 
 
-def test_terminal_that_knows_few_characters(good_pairs, model_dir, capsys):
+def test_terminal_that_knows_few_characters(good_pairs, model_dir):
     import io
     import sys
 

@@ -586,5 +586,5 @@ def test_a_key_given_twice_is_refused(tmp_path, name):
     """Rows with template variables, and lists of rows, are not read by pyarrow alone."""
     row = '{"clean_prompt": "a", "clean_prompt": "b", "perturbed_prompt": "c", "chat_template_kwargs": {"x": 1}}'
     (tmp_path / name).write_text(f"[{row}]" if name.endswith(".json") else f"{row}\n{row}\n")
-    with pytest.raises(ConsistencyError, match=r"a key is given twice|was specified twice"):
+    with pytest.raises(ConsistencyError, match=r"is given twice|was specified twice"):
         load_pairs(ConsistencyScriptArguments(dataset_name=str(tmp_path / name)), DatasetMixtureConfig())

@@ -69,7 +69,7 @@ def test_checkpoint_is_made_once_and_whole(package, tmp_path, monkeypatch):
     assert (metadata["license"], metadata["base_model"]) == ("apache-2.0", HUB_NAME)
 
 
-def test_card_and_page_say_what_the_base_is(model_dir, tokenizer, tmp_path):
+def test_card_and_page_say_what_the_base_is(model_dir, tmp_path):
     base = tmp_path / FOLDER
     base.symlink_to(model_dir)
     trainer = ConsistencyTrainer(

@@ -320,7 +320,7 @@ class ConsistencyConfig(PairConfig, SFTConfig):
                 "`packing` needs `max_length`: a packed sequence holds as many pairs as fit into so many tokens. Set it to "
                 "at least the length of the longest row."
             )
-        strategy = getattr(self.train_sampling_strategy, "value", self.train_sampling_strategy)
+        strategy = self.train_sampling_strategy
         if strategy not in ("random", "sequential"):
             raise ConsistencyError(
                 f"`packing` cannot be used with `train_sampling_strategy: {strategy}`, which goes by the lengths of rows: "

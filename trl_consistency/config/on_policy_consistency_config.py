@@ -351,7 +351,7 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
             "batch_eval_metrics": (self.batch_eval_metrics, "there are no `compute_metrics`"),
             "auto_find_batch_size": (self.auto_find_batch_size, "it would break up the groups of rollouts"),
             "train_sampling_strategy": (
-                str(getattr(self.train_sampling_strategy, "value", self.train_sampling_strategy)) != "random",
+                self.train_sampling_strategy != "random",
                 "prompts are drawn by the trainer, each with its rollouts (`shuffle_dataset: false` keeps their order)",
             ),
             "torch_compile": (self.torch_compile, "the reference runs in the same modules as the student"),

@@ -34,9 +34,9 @@ def at_least(lowest: float, note: str = "") -> Allowed:
     return Allowed(f"at least {lowest}{note}", lambda value: lowest <= value < ENDLESS)
 
 
-def above(limit: float, note: str = "") -> Allowed:
+def above(limit: float) -> Allowed:
     """Allows finite numbers above `limit`, but not NaN."""
-    return Allowed(f"above {limit}{note}", lambda value: limit < value < ENDLESS)
+    return Allowed(f"above {limit}", lambda value: limit < value < ENDLESS)
 
 
 def one_of(*names: str) -> Allowed:

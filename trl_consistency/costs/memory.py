@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..passes.blocks import base_model
 from ..upstream import old_names_allowed
 from .setup import DTYPES, Setup, quantized_weights, without_memory
 from .steps import generate, head_loss, make_loss
@@ -84,7 +85,7 @@ def _prepare(model: Any, setup: Setup) -> None:
     if setup.gradient_checkpointing:
         if hasattr(model, "peft_config"):
             model.enable_input_require_grads()
-        base = model.get_base_model() if hasattr(model, "peft_config") else model
+        base = base_model(model)
         with old_names_allowed():
             base.gradient_checkpointing_enable({"use_reentrant": False})
 

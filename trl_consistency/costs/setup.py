@@ -15,6 +15,7 @@ from transformers.quantizers.base import get_keys_to_not_convert
 
 from ..errors import ConsistencyError
 from ..models.architecture import check_architecture
+from ..passes.blocks import base_model
 from ..passes.capture import MAX_MASK_ENTRIES
 
 
@@ -103,7 +104,7 @@ def make_outline(name: str, config: PreTrainedConfig, peft_config: Any, attentio
 
 def quantized_weights(model: Any) -> set[str]:
     """Returns the names of the weights that `load_in_4bit` quantizes: linear layers, but for the head."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    base = base_model(model)
     kept = tuple(get_keys_to_not_convert(base))
     names = {parameter: name for name, parameter in model.named_parameters()}
     packed = set()

@@ -75,29 +75,23 @@ class AnchorMixture:
     anchors: AnyDataset
     ratio: float
     seed: int
-    with_completions: bool = True
+    with_completions: bool
 
     def __call__(self, number: int) -> IterableDataset:
         seed = self.seed + number
         anchors = self.anchors.shuffle(seed=seed) if number else self.anchors
-        return mix_anchor_stream(self.pairs, anchors, self.ratio, seed, self.with_completions)
-
-
-def mix_anchor_stream(
-    pairs: IterableDataset, anchors: AnyDataset, ratio: float, seed: int, with_completions: bool = True
-) -> IterableDataset:
-    """Returns one pass of an [`AnchorMixture`]."""
-    if isinstance(anchors, Dataset):
-        anchors = anchors.to_iterable_dataset()
-    for name, dataset in (("train_dataset", pairs), ("anchor_dataset", anchors)):
-        if with_completions and "completion_ids" not in _prepared(dataset):
-            raise InvalidPairsError(f"`{name}` needs a `completion` column, because the pairs are streamed.")
-    return interleave_datasets(
-        [pairs.select_columns(_prepared(pairs)), anchors.select_columns(_prepared(anchors)).repeat(None)],
-        probabilities=[1 - ratio, ratio],
-        seed=seed,
-        stopping_strategy="first_exhausted",
-    )
+        if isinstance(anchors, Dataset):
+            anchors = anchors.to_iterable_dataset()
+        for name, dataset in (("train_dataset", self.pairs), ("anchor_dataset", anchors)):
+            if self.with_completions and "completion_ids" not in _prepared(dataset):
+                raise InvalidPairsError(f"`{name}` needs a `completion` column, because the pairs are streamed.")
+        pairs = self.pairs.select_columns(_prepared(self.pairs))
+        return interleave_datasets(
+            [pairs, anchors.select_columns(_prepared(anchors)).repeat(None)],
+            probabilities=[1 - self.ratio, self.ratio],
+            seed=seed,
+            stopping_strategy="first_exhausted",
+        )
 
 
 def _desc(dataset: AnyDataset) -> dict[str, str]:

@@ -25,6 +25,7 @@ from datasets.table import table_cast
 from datasets.utils.file_utils import xpandas_read_csv
 
 from ..errors import ConsistencyError, one_line
+from ..json_files import no_number, unique_keys
 from .digests import code_digest, file_digest
 from .folders import check_csv, data_type
 
@@ -269,13 +270,9 @@ def _read_back(text: str) -> Any:
 def _loads(text: str | bytes) -> Any:
     """Reads JSON. Raises `ValueError` for doubled keys, and for NaN and infinity, which JSON does not have, and which as texts stay texts."""
     try:
-        return json.loads(text, parse_constant=_not_json, object_pairs_hook=_once)
+        return json.loads(text, parse_constant=no_number, object_pairs_hook=unique_keys)
     except RecursionError as error:
         raise ValueError(str(error)) from None
-
-
-def _not_json(constant: str) -> None:
-    raise ValueError(f"{constant} is not a number")
 
 
 class _JsonReader:
@@ -335,16 +332,12 @@ def _check_whole_numbers(rows: bytes) -> None:
                 return  # a row over several lines
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(found := dict(pairs)) < len(pairs):
-        raise ValueError("a key is given twice")
-    return found
-
-
 def _with_tools_as_text(file: BytesIO) -> BytesIO:
     """Returns the rows with `tools` as JSON strings. What is not JSON Lines stays for pyarrow to report."""
     try:
-        rows = [json.loads(line, object_pairs_hook=_once) for line in file.getvalue().split(b"\n") if line.strip()]
+        rows = [
+            json.loads(line, object_pairs_hook=unique_keys) for line in file.getvalue().split(b"\n") if line.strip()
+        ]
     except (ValueError, RecursionError):
         return file
     for row in rows:

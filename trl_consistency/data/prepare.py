@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
-from accelerate import PartialState
 from datasets import Dataset, IterableDataset
 
 from ..errors import ConsistencyError, InvalidPairsError
@@ -215,7 +214,6 @@ def variables_of(row: Mapping[str, Any], of_run: dict[str, Any]) -> dict[str, An
 
 
 def _warn_of_unknown(name: str, rows: str, words: int) -> None:
-    PartialState()  # the logger needs it
     logger.warning(f"`{name}`: {say_unknown(rows, words)}")
 
 
@@ -246,15 +244,17 @@ def _render_streamed(
 
 
 def _fit(dataset: Dataset, name: str, max_length: int, overlong: str) -> Dataset:
+    lengths = _array(dataset, "length")
     return _leave_out(
         dataset,
         name,
-        _array(dataset, "length") > max_length,
-        _array(dataset, "length"),
-        f"are longer than `max_length={max_length}`",
+        lengths > max_length,
+        f"row(s) are longer than `max_length={max_length}`",
         "A length counts the longer prompt and the completion (`max_completion_length` tokens where it is still to be "
         "generated). Raise `max_length`, lower `max_completion_length`, or leave those rows out with `overlong='drop'`.",
+        "overlong",
         overlong,
+        lambda index: f" ({lengths[index]} tokens)",
     )
 
 
@@ -269,16 +269,16 @@ def _fit_context(dataset: Dataset, name: str, context: int, overlong: str, alway
         dataset,
         name,
         lengths > context,
-        lengths,
-        f"are longer than the model's context of {context} tokens (`max_position_embeddings`)",
+        f"row(s) are longer than the model's context of {context} tokens (`max_position_embeddings`)",
         "A length counts the longer prompt and the completion (`max_completion_length` tokens where a target is still to be "
         "generated). Shorten those rows, lower `max_completion_length`, leave them out with `overlong='drop'`, or use a model with a "
         "longer context.",
+        "overlong",
         overlong,
+        lambda index: f" ({lengths[index]} tokens)",
     )
     near = int((_array(dataset, "length") > context).sum())
     if near:
-        PartialState()  # the logger needs it
         logger.warning(
             f"`{name}`: {near} of {len(dataset)} row(s) leave fewer than `max_completion_length` tokens of the model's "
             f"context of {context} for an answer, and a long one would run over it."
@@ -287,21 +287,31 @@ def _fit_context(dataset: Dataset, name: str, context: int, overlong: str, alway
 
 
 def _leave_out(
-    dataset: Dataset, name: str, is_too_long: np.ndarray, lengths: np.ndarray, fault: str, advice: str, overlong: str
+    dataset: Dataset,
+    name: str,
+    is_out: np.ndarray,
+    what: str,
+    advice: str,
+    option: str,
+    value: str,
+    note: Callable[[int], str] = lambda index: "",
 ) -> Dataset:
-    too_long, numbers = np.flatnonzero(is_too_long), row_numbers(dataset)
-    if not len(too_long):
+    """
+    Raises [`InvalidPairsError`] for rows that are no good if the `option` is `"error"`. Leaves them out, with a warning, if it is
+    `"drop"`. `note` returns what is said of a row.
+    """
+    out, numbers = np.flatnonzero(is_out), row_numbers(dataset)
+    if not len(out):
         return dataset
-    listed = ", ".join(f"row {numbers[index]} ({lengths[index]} tokens)" for index in too_long[:MAX_REPORTED])
-    more = f" and {len(too_long) - MAX_REPORTED} more" if len(too_long) > MAX_REPORTED else ""
-    found = f"`{name}`: {len(too_long)} of {len(dataset)} row(s) {fault}: {listed}{more}."
-    if overlong == "error":
+    listed = ", ".join(f"row {numbers[index]}{note(index)}" for index in out[:MAX_REPORTED])
+    more = f" and {len(out) - MAX_REPORTED} more" if len(out) > MAX_REPORTED else ""
+    found = f"`{name}`: {len(out)} of {len(dataset)} {what}: {listed}{more}."
+    if value == "error":
         raise InvalidPairsError(f"{found} {advice}")
-    if len(too_long) == len(dataset):
-        raise InvalidPairsError(f"{found} `overlong='drop'` would leave no row.")
-    PartialState()  # the logger needs it
-    logger.warning(f"{found} They are left out (`overlong='drop'`).")
-    return with_row_numbers(dataset).select(np.flatnonzero(~is_too_long))
+    if len(out) == len(dataset):
+        raise InvalidPairsError(f"{found} `{option}='drop'` would leave no row.")
+    logger.warning(f"{found} They are left out (`{option}='drop'`).")
+    return with_row_numbers(dataset).select(np.flatnonzero(~is_out))
 
 
 def with_row_numbers(dataset: AnyDataset) -> AnyDataset:
@@ -366,8 +376,18 @@ def align_pairs(
         )
         for kind in kinds
     }
-    empty = sorted({row for report in reports.values() for row in report.no_shared_span})
-    return _without(dataset.remove_columns(helpers), empty, name, no_shared_span), reports
+    empty = [row for report in reports.values() for row in report.no_shared_span]
+    dataset = _leave_out(
+        dataset.remove_columns(helpers),
+        name,
+        np.isin(row_numbers(dataset), empty),
+        "pair(s) share nothing that could be compared",
+        "For `act`: end both prompts alike, or compare the answers, `act_tokens='completion'`. For `attct` and `mlpct`: say what they "
+        "share in a `shared_text` column. Or leave them out with `no_shared_span='drop'`.",
+        "no_shared_span",
+        no_shared_span,
+    )
+    return dataset, reports
 
 
 def align_row(
@@ -397,9 +417,9 @@ def align_row(
     return aligned
 
 
-def forget_many(remembered: dict[str, Any], most: int = 1_000) -> None:
+def forget_many(remembered: dict[str, Any]) -> None:
     """Empties a cache keyed by template variables and tools, because every row may have its own tools."""
-    if len(remembered) >= most:
+    if len(remembered) >= 1_000:
         remembered.clear()
 
 
@@ -408,21 +428,3 @@ def _align_streamed(row: dict[str, Any], index: int, align: Any, kinds: tuple[st
     is_empty = any(aligned[kind][2] == 0 for kind in kinds)
     report_faults([(index, "the two prompts share no span that could be compared")] if is_empty else [], name)
     return aligned
-
-
-def _without(dataset: Dataset, rows: list[int], name: str, no_shared_span: str) -> Dataset:
-    if not rows:
-        return dataset
-    listed = ", ".join(f"row {index}" for index in rows[:MAX_REPORTED])
-    more = f" and {len(rows) - MAX_REPORTED} more" if len(rows) > MAX_REPORTED else ""
-    found = f"`{name}`: {len(rows)} of {len(dataset)} pair(s) share nothing that could be compared: {listed}{more}."
-    if no_shared_span == "error":
-        raise InvalidPairsError(
-            f"{found} For `act`: end both prompts alike, or compare the answers, `act_tokens='completion'`. For `attct` and "
-            "`mlpct`: say what they share in a `shared_text` column. Or leave them out with `no_shared_span='drop'`."
-        )
-    if len(rows) == len(dataset):
-        raise InvalidPairsError(f"{found} `no_shared_span='drop'` would leave no pair.")
-    PartialState()  # the logger needs it
-    logger.warning(f"{found} They are left out (`no_shared_span='drop'`).")
-    return dataset.select(np.flatnonzero(~np.isin(row_numbers(dataset), rows)))

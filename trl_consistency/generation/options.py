@@ -1,14 +1,14 @@
 """Makes the options of a run decide what is sampled, and not the model's own `generation_config`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
-from accelerate import PartialState
 from peft import PeftModel
+from torch import Tensor
 from transformers import GenerationConfig
 
 from ..data.rendering import get_tokenizer
@@ -111,7 +111,6 @@ def reads_padding(model: Any) -> bool:
     if model not in _READS_PADDING:
         _READS_PADDING[model] = _changes_with_padding(model)
         if _READS_PADDING[model]:
-            PartialState()  # for the log
             logger.warning(
                 "The model reads padding as it reads text, so it answers one prompt at a time, which is slow."
             )
@@ -145,6 +144,14 @@ def _changes_with_padding(model: Any) -> bool:
         of.dtype != torch.float32 for of in model.parameters()
     )
     return bool((after - alone).norm() > (5e-2 if rounds else 1e-2) * alone.norm())
+
+
+def left_padded(rows: Sequence[Sequence[int]], pad_token_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Returns rows of token ids as a batch that is padded on the left, and its mask, both (B, T)."""
+    width = max(map(len, rows))
+    ids = [[pad_token_id] * (width - len(row)) + [*row] for row in rows]
+    mask = [[0] * (width - len(row)) + [1] * len(row) for row in rows]
+    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
 
 def end_tokens(model: Any, tokenizer: Any) -> list[int]:

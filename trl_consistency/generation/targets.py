@@ -14,7 +14,7 @@ from ..config.device import own_randomness
 from ..errors import ConsistencyError
 from ..finite import NaNWatch, explained_sampling
 from .answer_cache import TargetCache, generation_options
-from .options import own_options, reads_padding, uses_learned_prompt, without_router_loss
+from .options import left_padded, own_options, reads_padding, uses_learned_prompt, without_router_loss
 
 
 class Engine(Protocol):
@@ -108,12 +108,7 @@ def _generate(model: PreTrainedModel, prompts: list[list[int]], config: Generati
         of_length = {length: [ids for ids in prompts if len(ids) == length] for length in {*map(len, prompts)}}
         answers = {length: iter(_generate(model, same, config)) for length, same in sorted(of_length.items())}
         return [next(answers[len(ids)]) for ids in prompts]
-    width = max(len(ids) for ids in prompts)
-    input_ids = torch.full((len(prompts), width), config.pad_token_id, device=model.device)  # left-padded, [B, width]
-    attention_mask = torch.zeros_like(input_ids)
-    for row, ids in enumerate(prompts):
-        input_ids[row, width - len(ids) :] = torch.tensor(ids, device=model.device)
-        attention_mask[row, width - len(ids) :] = 1
+    input_ids, attention_mask = left_padded(prompts, config.pad_token_id, model.device)
     watch = NaNWatch()
     # Each process has the whole weights and its own batches, so none may wait for another, as under ZeRO-3.
     with explained_sampling("the model"):
@@ -126,7 +121,7 @@ def _generate(model: PreTrainedModel, prompts: list[list[int]], config: Generati
             **without_router_loss(model),
         )
     watch.check()
-    return output[:, width:].tolist()
+    return output[:, input_ids.shape[1] :].tolist()
 
 
 def cut_after_end(ids: list[int], eos_token_ids: int | list[int]) -> list[int]:

@@ -85,7 +85,7 @@ def check_model(model: Any, args: Any, peft_config: Any = None, quantization_con
     check_model_folder(model, options.get("revision"))
     changes = [key for key in options if key not in LOADING]
     try:
-        config = load_config(model, options.get("revision"), args.trust_remote_code, options)
+        config = config_of(model, args)
         check_architecture(model, config, options.get("attn_implementation"), peft_config)
     except ConsistencyError as error:
         if not changes:
@@ -196,14 +196,12 @@ def _check_layers(folder: str, changes: dict[str, Any]) -> None:
                 )
 
 
-def context_length(model: Any, args: Any) -> int | None:
-    """Returns the context length of the trainer's `model` in tokens, or None if its config does not state it."""
-    if isinstance(model, str):
-        options = args.model_init_kwargs or {}
-        config = load_config(model, options.get("revision"), args.trust_remote_code, options)
-    else:
-        config = model.config
-    return context_of(config)
+def config_of(model: Any, args: Any) -> PreTrainedConfig:
+    """Returns the config of the trainer's `model`, which may be a name."""
+    if not isinstance(model, str):
+        return model.config
+    options = args.model_init_kwargs or {}
+    return load_config(model, options.get("revision"), args.trust_remote_code, options)
 
 
 def context_of(config: PreTrainedConfig) -> int | None:

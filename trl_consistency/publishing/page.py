@@ -14,8 +14,9 @@ from huggingface_hub.utils import validate_repo_id
 
 from ..errors import ConsistencyError, one_line
 from ..files import write_text
+from ..json_files import no_number
 from ..smollm2.checkpoint import HUB_NAME, origin_of
-from ..weight_files import shapes_in
+from ..weight_files import ADAPTER_CONFIG, shapes_in
 from .results import (
     DATASET_TYPE,
     EVAL_RESULTS,
@@ -27,7 +28,6 @@ from .results import (
 )
 
 
-ADAPTER_CONFIG = "adapter_config.json"
 # Placeholders that `trainer/card.py` writes before a folder is published.
 LOCAL_MODEL, LOCAL_REPO, LOCAL_BASE = "a local model", "path/to/this/folder", "path/to/the/base/model"
 LARGEST_CARD = 5_000_000  # bytes
@@ -254,13 +254,9 @@ def check_card(folder: Path) -> ModelCard:
     return card
 
 
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
-
-
 def load_json(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=no_number)
     except (ValueError, RecursionError) as error:
         raise ConsistencyError(f"{path} is not JSON: {one_line(error)}") from None
     if not isinstance(content, dict):

@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from accelerate.utils import is_peft_model
 from peft import LoraConfig
 from peft.tuners.lora import LoraLayer
 from peft.tuners.lora.layer import ParamWrapper
@@ -31,6 +30,7 @@ from torch import Tensor, nn
 
 from ..errors import ConsistencyError, one_line
 from ..files import write_by, write_text
+from ..passes.blocks import base_model
 
 
 # The ranks that an engine can be started for (`max_lora_rank` of vLLM 0.31)
@@ -210,8 +210,7 @@ def write_adapter(folder: Path, tensors: dict[str, Tensor], option: str | None =
 
 def _adapted_layers(model: Any) -> Iterator[tuple[str, Any, str]]:
     """Yields the name in the base model, the layer, and its active adapter, of each layer that an adapter changes."""
-    base = model.get_base_model() if is_peft_model(model) else model
-    for name, layer in base.named_modules():
+    for name, layer in base_model(model).named_modules():
         if isinstance(layer, LoraLayer):
             for adapter in layer.active_adapters:
                 if adapter in layer.lora_A:

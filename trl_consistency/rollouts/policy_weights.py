@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate.utils import is_peft_model
 from huggingface_hub import save_torch_state_dict
 from peft.tuners.lora import Linear as LoraLinear
 from peft.tuners.lora import LoraLayer
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 
 from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError
+from ..passes.blocks import base_model
 
 
 ADAPTERS = (BaseTunerLayer, AuxiliaryTrainingWrapper)
@@ -38,7 +38,7 @@ def policy_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
 
 def write_base(model: Any, processing_class: ProcessingClass, folder: Path) -> None:
     """Writes a checkpoint of the model without its LoRA adapter, 4-bit weights dequantized, from which vLLM can load."""
-    base = model.get_base_model() if is_peft_model(model) else model
+    base = base_model(model)
     weights = {name: weight.to("cpu", copy=True) for name, weight in _untied(model, merge=False)}
     save_torch_state_dict(weights, folder)
     config = copy.deepcopy(base.config)
@@ -49,7 +49,7 @@ def write_base(model: Any, processing_class: ProcessingClass, folder: Path) -> N
 
 
 def _untied(model: Any, merge: bool) -> Iterator[tuple[str, Tensor]]:
-    base = model.get_base_model() if is_peft_model(model) else model
+    base = base_model(model)
     names = {name for name, _ in base.named_parameters()}
     # Tied weights are sent once.
     tied = {name for name, _ in base.named_parameters(remove_duplicate=False)} - names

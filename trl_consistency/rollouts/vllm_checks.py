@@ -4,12 +4,13 @@ import os
 from typing import Any
 
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, is_peft_model
+from accelerate.utils import DistributedType
 from transformers import AutoConfig
 
 from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
 from ..errors import ConsistencyError
 from ..generation.vllm_engine import check_revision, check_sampling_options
+from ..passes.blocks import base_model
 from .adapter_server import check_server_options
 from .adapter_sync import check_adapter, check_adapter_config
 from .policy_weights import ADAPTERS, has_adapter
@@ -60,7 +61,7 @@ def check_policy(
             "`use_vllm` is not available with an adapter under FSDP or DeepSpeed ZeRO-3: a sharded layer cannot be "
             "merged in a copy. Use DDP or ZeRO-2, or leave `use_vllm` out."
         )
-    base = base_of(model)
+    base = base_model(model)
     configs = (base.config, base.config.get_text_config())
     is_tied = any(getattr(config, "tie_word_embeddings", False) for config in configs)
     embeddings = (base.get_input_embeddings(), base.get_output_embeddings())
@@ -72,7 +73,7 @@ def check_policy(
 
 
 def _check_quantization(model: Any, args: OnPolicyConsistencyConfig, sends_adapter: bool) -> None:
-    base = base_of(model)
+    base = base_model(model)
     is_quantized, is_4bit = getattr(base, "hf_quantizer", None) is not None, getattr(base, "is_loaded_in_4bit", False)
     from_quantized = False
     if args.vllm_mode == "colocate":
@@ -109,10 +110,6 @@ def _check_takes_weights(args: OnPolicyConsistencyConfig) -> None:
             "`use_vllm` cannot send whole weights to an engine on a CPU, which packs them when it loads them and takes no "
             "others. Train a LoRA adapter (`use_peft: true`), which is sent alone, or leave `use_vllm` out."
         )
-
-
-def base_of(model: Any) -> Any:
-    return model.get_base_model() if is_peft_model(model) else model
 
 
 def engine_is_on_cpu() -> bool:

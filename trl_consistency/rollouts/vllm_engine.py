@@ -25,6 +25,7 @@ from ..errors import ConsistencyError, one_line
 from ..generation.server_requests import NO_PENALTIES, BoundedClient
 from ..generation.vllm_engine import check_room
 from ..models.adapter_checks import is_adapter_off
+from ..passes.blocks import base_model
 from ..upstream import extra_engine_options, load_vllm_generation, vllm_options
 from .adapter_server import Server
 from .adapter_sync import (
@@ -37,7 +38,7 @@ from .adapter_sync import (
 from .loss import importance_weights
 from .origin import OriginCheck, can_check, samples_all
 from .policy_weights import has_adapter, policy_weights, write_base
-from .vllm_checks import base_of, check_policy
+from .vllm_checks import check_policy
 
 
 # Token ids of completions, and the log-probability of each token under the engine
@@ -126,7 +127,7 @@ class RolloutEngine:
             return EngineHere(self._generation.llm)
         if not accelerator.is_main_process:
             return None
-        vocabulary = base_of(self._model).get_input_embeddings().num_embeddings
+        vocabulary = base_model(self._model).get_input_embeddings().num_embeddings
         return Server(self._generation.vllm_client, self._args, engine_rank(self._model), vocabulary)
 
     def __call__(self, prompts: list[list[int]], step: int, max_tokens: int) -> Sampled:
@@ -281,7 +282,7 @@ def checkpoint_of(model: Any, processing_class: ProcessingClass, sends_adapter: 
     Yields the name or folder from which the engine loads its weights. If 4-bit weights stay in the engine, this is a
     temporary folder with the same weights, dequantized: vLLM 0.31 does not read bitsandbytes' format.
     """
-    if sends_adapter and getattr(base_of(model), "is_loaded_in_4bit", False):
+    if sends_adapter and getattr(base_model(model), "is_loaded_in_4bit", False):
         with TemporaryDirectory(prefix="trl-consistency-base-") as folder:
             write_base(model, processing_class, Path(folder))
             yield folder

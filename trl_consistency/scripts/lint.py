@@ -17,7 +17,6 @@ from dataclasses import MISSING, dataclass, field, fields, make_dataclass, repla
 from functools import partial
 from typing import Any, get_type_hints
 
-from accelerate import PartialState
 from transformers import PreTrainedConfig
 from trl import DatasetMixtureConfig, ModelConfig, get_quantization_config
 
@@ -340,7 +339,6 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     dataclass_types = (LintArguments, RecipeScriptArguments, _recipe_options(), ModelConfig, DatasetMixtureConfig)
     parser = StrictParser(dataclass_types, "lint", prog=prog)
     lint_args, script_args, recipe, model_args, dataset_args = parser.parse_args_and_config(args)
-    PartialState()  # loggers need it
     if hasattr(sys.stdout, "reconfigure"):  # not every terminal can show all characters
         sys.stdout.reconfigure(errors="replace")
     with one_object(script_args.json) as printed:

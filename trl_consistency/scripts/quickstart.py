@@ -24,7 +24,7 @@ from ..folder_lock import locked_folder
 from ..processes import end_with_parent
 from .json_output import JSON_HELP, one_object
 from .option_check import read_args
-from .quickstart_subjects import ORGANISM, SUBJECTS, Subject
+from .quickstart_subjects import BATCH_SIZE, MAX_NEW_TOKENS, ORGANISM, SUBJECTS, Subject
 from .recipes import recipes_dir
 
 
@@ -302,13 +302,13 @@ def _measure(subject: Subject, output_dir: Path, folder: Path | str, before: "Me
     loader = AutoModelForCausalLM if before is None else AutoPeftModelForCausalLM
     model, tokenizer = loader.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
     cache = answer_cache(output_dir / UNFINISHED / ANSWERS, str(folder), model)
-    options = AnswerOptions(subject.max_new_tokens, subject.batch_size)
+    options = AnswerOptions(MAX_NEW_TOKENS, BATCH_SIZE)
     found = evaluate(model, tokenizer, subject.load_sets(), options, before and before.results, cache=cache)
     if not subject.everyday_tokens:
         return Measured(found)
     prompts = [[{"role": "user", "content": row["prompt"]}] for row in read_data("everyday")]
     texts = [row["text"] for row in read_data("plain_text")]
-    options = AnswerOptions(subject.everyday_tokens, subject.batch_size)
+    options = AnswerOptions(subject.everyday_tokens, BATCH_SIZE)
     base = before and before.side_effects
     return Measured(found, measure_side_effects(model, tokenizer, prompts, texts, base, options, cache))
 

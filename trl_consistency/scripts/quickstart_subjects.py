@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..evaluation import PairSet
 
+MAX_NEW_TOKENS = 32  # of an answer to a pair's prompt
+BATCH_SIZE = 64
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -41,10 +44,6 @@ class Subject:
             Number of perturbed prompts of each kind (questions, harmful and benign requests) with answers in the report.
         more_recipes (`Mapping[str, str]`, *optional*):
             Recipes that run only with several seeds.
-        max_new_tokens (`int`, *optional*, defaults to `32`):
-            Tokens per answer.
-        batch_size (`int`, *optional*, defaults to `64`):
-            Prompts per batch.
         everyday_tokens (`int`, *optional*, defaults to `0`):
             Tokens per reply to an everyday prompt. With 0 there are no everyday prompts and no plain text.
         shares_targets (`bool`, *optional*, defaults to `False`):
@@ -64,8 +63,6 @@ class Subject:
     most_pairs: int | None = None
     examples: int = 2
     more_recipes: Mapping[str, str] = field(default_factory=dict)
-    max_new_tokens: int = 32
-    batch_size: int = 64
     everyday_tokens: int = 0
     shares_targets: bool = False
 
@@ -84,7 +81,7 @@ class Subject:
             ),
             *([ANCHORS] if any("anchors" in name for name in recipes) else []),
             f"Pairs: {sets}.{drawn} The clean prompt is a question or request, and the perturbed prompt is the same with a cue.",
-            f"Answers are the likeliest tokens, at most {self.max_new_tokens} of them. All of them are in answers.jsonl, with how "
+            f"Answers are the likeliest tokens, at most {MAX_NEW_TOKENS} of them. All of them are in answers.jsonl, with how "
             "each was read.",
             OUTCOMES_TEXT,
         ]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -33,7 +34,7 @@ from ..generation.targets import Engine
 from ..log import get_logger
 from ..losses.meter import LossMeter
 from ..models.adapter_checks import check_adapter_is_on, check_own_adapters
-from ..models.checks import check_model, context_length
+from ..models.checks import check_model, config_of, context_of
 from ..models.finite_weights import check_base
 from ..models.fused_lora import fuse_adapters
 from ..models.kernels import warn_of_missing_kernels
@@ -134,7 +135,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
 
     # Implemented by each trainer
 
-    def _check_options(self, model: Any, model_id: str, args: Any, peft_config: Any, quantization_config: Any) -> None:
+    def _check_options(self, model: Any, args: Any, peft_config: Any, quantization_config: Any) -> None:
         """Raises [`ConsistencyError`] for faults in the options and the files."""
 
     def _check_dataset(self, dataset: AnyDataset, name: str, args: Any) -> None:
@@ -212,10 +213,11 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         if args.accelerator_config.dispatch_batches is None:
             # Otherwise one process concatenates the batches of a stream for all, which have different widths.
             args.accelerator_config.dispatch_batches = False
-        self._check_options(model, model_id, args, peft_config, quantization_config)
-        self._peft_config = peft_config
+        # PEFT writes the names of this model's layers into it.
+        self._peft_config = peft_config = deepcopy(peft_config)
+        self._check_options(model, args, peft_config, quantization_config)
         self._vocab_size = check_model(model, args, peft_config, quantization_config)
-        self._context = context_length(model, args)
+        self._context = context_of(config_of(model, args))
         self.changed_config = find_changed_config(model, peft_config)
         self.is_loaded_by_name = isinstance(model, str)
         self._used_models = (model_id, getattr(self, "ref_model", None))

@@ -1,6 +1,5 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -184,7 +183,6 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         check_metrics(args, compute_metrics)
         self.alignment: dict[str, AlignmentReport] = {}
         self._alignments: dict[str, dict[str, AlignmentReport]] = {}  # of each kind of span that is compared
-        peft_config = deepcopy(peft_config)  # PEFT writes the names of this model's layers into it
         data = self._check_and_prepare(
             model,
             args,
@@ -211,7 +209,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
                 optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
                 preprocess_logits_for_metrics=preprocess_logits_for_metrics,
                 quantization_config=quantization_config,
-                peft_config=peft_config,
+                peft_config=self._peft_config,
             )
         complete_head(self.model)
         if self.aux_loss_enabled and not has_routers(self.model.config):
@@ -232,8 +230,8 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
 
     # Checks and preparation
 
-    def _check_options(self, model: Any, model_id: str, args: Any, peft_config: Any, quantization_config: Any) -> None:
-        check_model_options(model, model_id, args, peft_config)
+    def _check_options(self, model: Any, args: Any, peft_config: Any, quantization_config: Any) -> None:
+        check_model_options(model, args, peft_config)
         if args.use_vllm:
             check_vllm(args, model, quantization_config)
         if args.should_save and args.target_cache_dir is not None:
@@ -363,7 +361,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         args, dataset = self.args, self.train_dataset if train_dataset is None else train_dataset
-        strategy = getattr(args.train_sampling_strategy, "value", args.train_sampling_strategy)
+        strategy = args.train_sampling_strategy
         seed = args.seed if args.data_seed is None else args.data_seed
         if strategy == "group_by_length":
             rows = args.train_batch_size * args.gradient_accumulation_steps

@@ -1,6 +1,5 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from copy import deepcopy
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -158,7 +157,6 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
             tools=(tools, "what the reference would see of the tools' answers is not settled; schemas go in a column"),
         )
         self.ref_model: Any = ref_model
-        peft_config = deepcopy(peft_config)  # PEFT writes the names of this model's layers into it
         data = self._check_and_prepare(
             model,
             args,
@@ -183,7 +181,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
                 callbacks=callbacks,
                 optimizers=optimizers,
                 quantization_config=quantization_config,
-                peft_config=peft_config,
+                peft_config=self._peft_config,
             )
         if args.disable_dropout:
             disable_functional_dropout(self.model)  # TRL's trainer turns off the modules alone
@@ -199,7 +197,9 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
             reference,
             not is_sharded(self.accelerator),
             balances_routers=self.router_aux_loss_coef != 0,
-            pair_metrics=self._pair_metrics(reference),
+            pair_metrics=PairMetrics(self.model, reference, self._tokenizer.pad_token_id)
+            if args.log_consistency_metrics
+            else None,
         )
         self.horizon = Horizon(args, self.accelerator)
         if self.horizon.grows_by_itself:
@@ -219,7 +219,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
 
     # Checks and preparation
 
-    def _check_options(self, model: Any, model_id: str, args: Any, peft_config: Any, quantization_config: Any) -> None:
+    def _check_options(self, model: Any, args: Any, peft_config: Any, quantization_config: Any) -> None:
         if isinstance(peft_config, PromptLearningConfig):
             raise ConsistencyError(
                 f"`peft_config` is a learned prompt ({peft_config.peft_type}), which the comparison of the two prompts does "
@@ -481,11 +481,6 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         }
 
     # Training, evaluation and logs
-
-    def _pair_metrics(self, reference: Reference) -> PairMetrics | None:
-        if not self.args.log_consistency_metrics:
-            return None
-        return PairMetrics(self.model, reference, self._tokenizer.pad_token_id)
 
     def _make_metrics(self, reference: Reference) -> None:
         args = self.args

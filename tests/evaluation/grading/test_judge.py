@@ -124,7 +124,7 @@ def test_an_endpoint_that_rejects_everything_stops_the_run(waits, tmp_path):
 @pytest.mark.parametrize(
     ("said", "fault"), [("x" * 5_000_000, "larger than 4,000,000 bytes"), (REFUSED + 200 * " ", "not whole after 0.5")]
 )
-def test_replies_without_an_end(waits, monkeypatch, said, fault):
+def test_replies_without_an_end(waits, said, fault):
     status, body = completion(said)
     drips = len(body) < 1000
     with judge_server(lambda prompt, attempt: (status, body), pause=0.01 if drips else 0.0) as (url, _):

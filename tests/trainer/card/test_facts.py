@@ -6,13 +6,12 @@ import pytest
 import torch
 import yaml
 from datasets import Dataset
-from peft import LoraConfig, PeftConfig, PeftModel, PromptTuningConfig, VeraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, TrainerCallback
+from peft import LoraConfig, PeftConfig, PeftModel, VeraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
 
 from tests.helpers import on_policy
 from tests.helpers.architectures import FOR_TEXTS, make
 from tests.helpers.commits import COMMITS
-from tests.helpers.guard import guarded, rates, script
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
 from trl_consistency import ConsistencyError, ConsistencyTrainer
 from trl_consistency.config.consistency_config import METHODS
@@ -253,57 +252,6 @@ def test_every_method_has_an_origin():
     assert list(ORIGINS) == [*METHODS, "opct"]
 
 
-def sgd_of(trainer):
-    return torch.optim.SGD([weight for weight in trainer.model.parameters() if weight.requires_grad], lr=0.1)
-
-
-def test_an_optimizer_that_the_options_did_not_make(tmp_path):
-    """The card named the options', which made none."""
-
-    class Own(ConsistencyTrainer):
-        def create_optimizer(self, *args):
-            self.optimizer = sgd_of(self)
-            return self.optimizer
-
-    plain = make_trainer(tmp_path, make_model(), pairs=make_pairs())
-    assigned = make_trainer(tmp_path, make_model(), pairs=make_pairs())
-    assigned.optimizer = sgd_of(assigned)
-    options = {"train_dataset": make_pairs(), "processing_class": make_tokenizer()}
-    own = Own(make_model(), make_config(tmp_path / "own", max_steps=2), **options)
-    early = make_trainer(tmp_path, make_model(), pairs=make_pairs())
-    early.create_optimizer()  # as a script does that looks at its groups
-    for trainer, said in (
-        (plain, "adamw_torch"),
-        (early, "adamw_torch"),
-        (assigned, "an optimizer that was given to the trainer in place of the options'"),
-        (own, "an optimizer that `Own.create_optimizer` made in place of the options'"),
-    ):
-        for _ in range(2):  # the second time on the weights of the first
-            trainer.train()
-            assert said in trainer._card_facts()["Optimisation"]
-    assert assigned.run_record.run["optimizer"] == "torch.optim.sgd.SGD"
-    assert plain.run_record.run["optimizer"] is None
-    assert early.run_record.run["optimizer"] is None
-
-
-def test_rows_of_a_step_are_no_more_than_there_are(tmp_path):
-    trainer = make_trainer(tmp_path, make_model(), pairs=make_pairs(3))
-    assert " of 3 rows, " in trainer._card_facts()["Optimisation"]
-
-
-def test_methods_of_a_subclass_are_named(tmp_path):
-    """The card named the objective alone, and not that another loss was trained."""
-
-    class Own(ConsistencyTrainer):
-        def compute_loss(self, *args, **kwargs):
-            return 10 * super().compute_loss(*args, **kwargs)
-
-    options = {"train_dataset": make_pairs(), "processing_class": make_tokenizer()}
-    own = Own(make_model(), make_config(tmp_path), **options)
-    assert own._card_facts()["Own methods"].startswith("`Own.compute_loss`, of a subclass of the trainer")
-    assert "Own methods" not in make_trainer(tmp_path, make_model(), pairs=make_pairs())._card_facts()
-
-
 def test_options_of_loading_that_did_nothing_are_not_named(tmp_path, cached_base):
     """The model was loaded before, at another commit and with another attention."""
     kwargs = {"attn_implementation": "eager", "revision": COMMITS["v1"]}
@@ -314,17 +262,6 @@ def test_options_of_loading_that_did_nothing_are_not_named(tmp_path, cached_base
     by_name = {"attn_implementation": "eager"}
     text, _ = card(make_trainer(tmp_path / "2", "me/base", pairs=make_pairs(), model_init_kwargs=by_name))
     assert "attn_implementation eager" in text
-
-
-@pytest.mark.parametrize("lora", [True, PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)])
-def test_losses_of_the_model_without_its_adapter_are_no_results(tmp_path, lora):
-    """Measured after the training, to compare with it, they stood on the card as the trained model's."""
-    trainer = make_trainer(tmp_path, make_model(), lora, make_pairs(), learning_rate=1.0)
-    trainer.train()
-    trained = f"{trainer.evaluate()['eval_loss']:.4g}"
-    with trainer.model.disable_adapter():
-        assert f"{trainer.evaluate()['eval_loss']:.4g}" != trained
-    assert f"- `eval_loss` {trained} at step 2" in card(trainer)[0]
 
 
 def test_reference_of_another_name(tmp_path):
@@ -426,59 +363,6 @@ def test_bct_and_kl_share_a_paper_and_mlpct_has_none(tmp_path):
 def test_methods_in_words():
     assert name_methods(["mlpct"]) == "MLPCT (research code)"
     assert re.fullmatch(r"BCT \(.+\), ACT \(.+\) and AttCT \(research code\)", name_methods(["bct", "act", "attct"]))
-
-
-def test_steps_are_those_that_were_done(tmp_path):
-    trainer = make_trainer(
-        tmp_path,
-        make_model(),
-        pairs=make_pairs(16),
-        num_train_epochs=2,
-        max_steps=-1,
-        save_strategy="steps",
-        save_steps=1,
-    )
-    assert "| Optimisation | 0 steps of 8 rows" in card(trainer)[0]
-    trainer.train()
-    assert "| Optimisation | 4 steps of 8 rows (2 epochs), " in card(trainer)[0]
-    checkpoint = (tmp_path / "my-model" / "checkpoint-1" / "README.md").read_text()
-    assert "| Optimisation | 1 of 4 planned steps of 8 rows (0.5 epochs), " in checkpoint
-
-
-@pytest.mark.parametrize("kind", ["bct", "opct"])
-def test_run_that_the_guard_stopped(tmp_path, monkeypatch, kind):
-    script(monkeypatch, rates(10), rates(10), rates(5))
-    trainer, guard = guarded(tmp_path / "my-model", {"eval_every": 1, "max_drop": 0.1}, kind=kind, max_steps=4)
-    trainer.train()
-    text, _ = card(trainer)
-    assert "| Optimisation | 2 of 4 planned steps of 8 " in text
-    assert f"| Stopped | {guard.stopped} |" in text
-    assert "Step 2: more than `max_drop=0.1` was lost" in text
-    assert "| Kept |" not in text
-
-
-def test_run_that_keeps_its_best_checkpoint(tmp_path, monkeypatch):
-    script(monkeypatch, *(rates(10, sycophancy=sycophancy) for sycophancy in (9, 6, 1, 4)))
-    trainer, _ = guarded(
-        tmp_path / "my-model",
-        eval_dataset=make_pairs(2),
-        eval_strategy="steps",
-        eval_steps=1,
-        save_strategy="steps",
-        save_steps=1,
-        metric_for_best_model="consistency/score",
-        load_best_model_at_end=True,
-    )
-    trainer.train()
-    text, _ = card(trainer)
-    assert "| Optimisation | 3 steps of 8 rows, " in text
-    assert "| Kept | the weights of step 2, the best by `consistency/score` |" in text
-    assert re.search(r"- `eval_loss` \S+ at step 2\n", text)
-    last = (tmp_path / "my-model" / "checkpoint-3" / "README.md").read_text()
-    assert "| Optimisation | 3 steps of 8 rows, " in last
-    assert "| Kept |" not in last
-    assert "`eval_loss`" in last
-    assert "at step 2" not in last
 
 
 def test_pairs_that_share_little(tmp_path):
@@ -656,39 +540,6 @@ def test_pairs_that_were_left_out(tmp_path, model_dir, template):
     assert "| Left out | 1 of these pairs" in text
 
 
-def test_losses_of_another_set_do_not_replace_those_that_were_held_out(tmp_path):
-    trainer = make_trainer(tmp_path, make_model(), pairs=make_pairs())
-    held_out = trainer.evaluate()["eval_loss"]
-    trainer.evaluate(make_pairs(1))
-    assert f"- `eval_loss` {held_out:.4g} at step 0" in card(trainer)[0]
-    trainer.evaluate(make_pairs(1), metric_key_prefix="eval_one")
-    assert "- `eval_one_loss` " in card(trainer)[0]
-
-
-@pytest.mark.parametrize("name", ["a", "b"])
-def test_another_set_under_the_name_of_one_that_was_held_out(tmp_path, name):
-    sets = {"a": make_pairs(3), "b": make_pairs(5)}
-    trainer = make_trainer(tmp_path, make_model(), pairs=make_pairs(), eval_dataset=sets)
-    trainer.train()
-    before = trainer.evaluate()
-    trainer.evaluate(sets)
-    trainer.evaluate({name: make_pairs(1)})
-    for key in sets:
-        assert f"- `eval_{key}_loss` {before[f'eval_{key}_loss']:.4g} at step 2" in card(trainer)[0]
-
-
-def test_one_set_of_several_keeps_its_name(tmp_path):
-    """`evaluate("b")` returns `eval_loss`, as Trainer's does, but the card says of which set it is."""
-    sets = {"a": make_pairs(3), "b": make_pairs(5)}
-    trainer = make_trainer(tmp_path, make_model(), pairs=make_pairs(), eval_dataset=sets)
-    trainer.train()
-    loss = trainer.evaluate("b")["eval_loss"]
-    text, _ = card(trainer)
-    assert f"- `eval_b_loss` {loss:.4g} at step 2" in text
-    assert "`eval_loss`" not in text
-    assert "eval_a_loss" not in text
-
-
 def test_a_page_of_the_user_in_another_folder_is_kept(tmp_path, caplog):
     """The weights are saved there all the same."""
     trainer = make_trainer(tmp_path, make_model(), pairs=make_pairs())
@@ -704,137 +555,6 @@ def test_a_page_of_the_user_in_another_folder_is_kept(tmp_path, caplog):
     page.write_text("---\nlibrary_name: transformers\n---\n# An older card\n")
     trainer.save_model(str(page.parent))
     assert "An older card" not in page.read_text()
-
-
-def test_second_training(tmp_path):
-    """It goes on from the weights of the first, with the options of the second."""
-    trainer = make_trainer(
-        tmp_path, make_model(), pairs=make_pairs(), max_steps=3, save_strategy="steps", save_steps=1
-    )
-    trainer.train()
-    trainer.args.learning_rate = 0.0
-    before = [weight.clone() for weight in trainer.model.parameters()]
-    trainer.train()
-    text, _ = card(trainer)
-    assert "3 steps of 8 rows" in text
-    assert (
-        "| Trained before | 3 steps of bct, by earlier calls of `train`, from whose weights these steps began" in text
-    )
-    assert all(map(torch.equal, before, trainer.model.parameters())), "the first learning rate was used"
-    resumed = make_trainer(
-        tmp_path, make_model(), pairs=make_pairs(), max_steps=3, save_strategy="steps", save_steps=1, learning_rate=0.0
-    )
-    resumed.train(resume_from_checkpoint=str(tmp_path / "my-model" / "checkpoint-2"))
-    resumed.save_model()
-    assert "| Trained before | 3 steps of bct, by" in read(resumed)[0]
-
-
-def test_training_that_is_resumed_by_the_same_trainer(tmp_path):
-    trainer = make_trainer(
-        tmp_path, make_model(), pairs=make_pairs(), max_steps=2, save_strategy="steps", save_steps=1
-    )
-    trainer.train()
-    trainer.train(resume_from_checkpoint=str(tmp_path / "my-model" / "checkpoint-1"))
-    trainer.save_model()
-    assert "Trained before" not in read(trainer)[0]
-
-
-@pytest.mark.parametrize("given", ["optimizers", "optimizer_cls_and_kwargs"])
-def test_optimizer_of_the_callers(tmp_path, given):
-    model = make_model()
-    value = {
-        "optimizers": (torch.optim.SGD(model.parameters(), lr=0.5), None),
-        "optimizer_cls_and_kwargs": (torch.optim.SGD, {"lr": 0.5}),
-    }
-    args = make_config(tmp_path, max_steps=1)
-    trainer = ConsistencyTrainer(
-        model, args, train_dataset=make_pairs(), processing_class=make_tokenizer(), **{given: value[given]}
-    )
-    text, _ = card(trainer)
-    assert "an optimizer that was given to the trainer" in text
-    assert "learning rate" not in text.split("| Optimisation |")[1].splitlines()[0]
-
-
-def test_an_optimizer_of_some_weights(tmp_path, caplog):
-    """The card counted all weights among the trained ones, and nothing was said."""
-    for lora in (False, True):
-        model = make_model()
-        if lora:
-            model = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "k_proj"]))
-        trainable = [weight for weight in model.parameters() if weight.requires_grad]
-        held = trainable[:2]
-        total, trained = (sum(weight.numel() for weight in of) for of in (trainable, held))
-        args, others = make_config(tmp_path / str(lora), max_steps=1), {"processing_class": make_tokenizer()}
-        trainer = ConsistencyTrainer(
-            model, args, train_dataset=make_pairs(), optimizers=(torch.optim.SGD(held, lr=0.1), None), **others
-        )
-        caplog.clear()
-        trainer.train()
-        assert f"`optimizers`: the optimizer holds 2 of {len(trainable)} trainable tensors" in caplog.text
-        said = (
-            f"{total - trained:,} of its {total:,} weights in no optimizer" if lora else f"| {trained:,} of {total:,}"
-        )
-        assert said in card(trainer)[0]
-
-
-def test_a_callers_callback_that_stopped(tmp_path):
-    """The card took a caller's `stopped` for that of the guard."""
-    trainer = make_trainer(tmp_path, make_model(), pairs=make_pairs(), lora=False)
-    trainer.add_callback(type("Own", (TrainerCallback,), {"stopped": True})())
-    trainer.train()
-    assert "| Stopped |" not in card(trainer)[0]
-
-
-def test_a_schedule_that_a_subclass_makes(tmp_path):
-    """The card named the options'."""
-
-    class Own(ConsistencyTrainer):
-        def create_scheduler(self, num_training_steps, optimizer=None):
-            self.lr_scheduler = torch.optim.lr_scheduler.ConstantLR(self.optimizer, 0.1, 100)
-            return self.lr_scheduler
-
-    others = {"train_dataset": make_pairs(), "processing_class": make_tokenizer()}
-    trainer = Own(make_model(), make_config(tmp_path, max_steps=1), **others)
-    trainer.train()
-    said = "learning rate 0.01 (by a schedule that `Own.create_scheduler` made in place of the options'), seed"
-    assert said in trainer._card_facts()["Optimisation"]
-
-
-def test_second_training_with_the_callers_optimizer(tmp_path, caplog):
-    """The card said that it began with a new one; a schedule that had ended left no learning rate, without a word."""
-    model = make_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / 2))
-    args, others = make_config(tmp_path, max_steps=2), {"processing_class": make_tokenizer()}
-    trainer = ConsistencyTrainer(model, args, train_dataset=make_pairs(), optimizers=(optimizer, schedule), **others)
-    trainer.train()
-    assert "`optimizers`" not in caplog.text
-    trainer.train()
-    assert (
-        "`optimizers`: the schedule goes on after the 2 steps that it has done, with a learning rate of 0."
-        in caplog.text
-    )
-    assert "these steps began with the optimizer that was used for them |" in card(trainer)[0]
-    trainer.optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    trainer.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(trainer.optimizer, lambda step: 1.0)
-    caplog.clear()
-    trainer.train()
-    assert "`optimizers`" not in caplog.text
-    assert "these steps began with a new optimizer |" in card(trainer)[0]
-
-
-def test_second_training_without_the_callers_optimizer(tmp_path):
-    """It ended with an AttributeError."""
-    model = make_model()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    args, others = make_config(tmp_path, max_steps=1), {"processing_class": make_tokenizer()}
-    trainer = ConsistencyTrainer(model, args, train_dataset=make_pairs(), optimizers=(optimizer, None), **others)
-    trainer.train()
-    trainer.optimizer = trainer.lr_scheduler = None
-    trainer.train()
-    text = card(trainer)[0]
-    assert "an optimizer that was given" not in text
-    assert "these steps began with a new optimizer |" in text
 
 
 def served(text):

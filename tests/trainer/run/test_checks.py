@@ -13,7 +13,7 @@ from tests.helpers.models import CHATML, make_config, make_model, make_pairs, ma
 from tests.helpers.processors import TextProcessor
 from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
 from trl_consistency.errors import ConsistencyError
-from trl_consistency.models.checks import context_length
+from trl_consistency.models.checks import context_of
 from trl_consistency.passes.reference import freeze_initial_policy
 from trl_consistency.trainer.run.checks import check_saves_whole, check_sharding
 
@@ -90,10 +90,10 @@ class TestSharding:
         ({"rope_type": "linear", "rope_theta": 1e4, "factor": 8.0}, 512),
     ],
 )
-def test_context_length(tmp_path, rope, length):
+def test_context_length(rope, length):
     model = make_model("llama")
     model.config.rope_parameters = rope
-    assert context_length(model, make_config(tmp_path)) == length
+    assert context_of(model.config) == length
 
 
 def test_whole_model_is_not_saved_beside_an_adapter(tmp_path):

@@ -1,7 +1,7 @@
 """Multiple choice by log-probability: finds the offered letter that is the likeliest next token."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,9 +14,9 @@ from ...data.rendering import ProcessingClass, get_tokenizer, message_text
 from ...data.thinking import thought_span
 from ...errors import ConsistencyError
 from ...finite import check_logits
-from ...generation.options import reads_padding
+from ...generation.options import left_padded, reads_padding
 from ..row_kinds import kind_of, read_aliases
-from .replies import is_letter
+from .replies import Markers, is_letter
 
 
 # Beginning of the answer, before the letter
@@ -91,6 +91,17 @@ def _spelling_fault(row: Mapping[str, Any]) -> str | None:
     return None
 
 
+def check_no_thought(
+    prompts: Iterable[Sequence[int]], tokenizer: Any, markers: Markers, option: str, what: str
+) -> None:
+    """Raises [`ConsistencyError`] if a prompt (token ids) has the model think before the `what` that `option` scores."""
+    if any(thought_span(list(ids), [0], tokenizer, markers)[1] for ids in prompts):
+        raise ConsistencyError(
+            f"`{option}` logprob: the prompts make the model think first, so no {what} comes next. Use `text`, or turn "
+            'thinking off if the template can (`chat_template_kwargs` {"enable_thinking": false}).'
+        )
+
+
 class LetterScorer:
     """
     Answers prompts with the likeliest letter, in place of `model.generate` (an
@@ -120,11 +131,7 @@ class LetterScorer:
                 raise ConsistencyError(
                     f"`multiple_choice` logprob: the letter {letter} is not a single token. Use `text`."
                 )
-        if any(thought_span(ids, [0], text_tokenizer, thinking_markers)[1] for ids, _ in prompts):
-            raise ConsistencyError(
-                "`multiple_choice` logprob: the prompts make the model think first, so no letter comes next. Use "
-                '`text`, or turn thinking off if the template can (`chat_template_kwargs` {"enable_thinking": false}).'
-            )
+        check_no_thought([ids for ids, _ in prompts], text_tokenizer, thinking_markers, "multiple_choice", "letter")
         self.options = {"choices": "logprob", "prefix": prefix, "letters": self._tokens}
 
     def _after_prefix(self, tokenizer: Any, prefix: str, form: str) -> list[int]:
@@ -147,12 +154,7 @@ class LetterScorer:
         if len(prompts) > 1 and reads_padding(self.model):
             return [self([ids], seed)[0] for ids in prompts]
         full = [[*ids, *self._prefix] for ids in prompts]
-        width = max(map(len, full))
-        input_ids = torch.full((len(full), width), self._pad, device=self.model.device)  # left-padded, (B, width)
-        attention_mask = torch.zeros_like(input_ids)
-        for row, ids in enumerate(full):
-            input_ids[row, width - len(ids) :] = torch.tensor(ids, device=self.model.device)
-            attention_mask[row, width - len(ids) :] = 1
+        input_ids, attention_mask = left_padded(full, self._pad, self.model.device)
         positions = (attention_mask.cumsum(-1) - 1).clamp(min=0)
         logits = self.model(
             input_ids=input_ids,

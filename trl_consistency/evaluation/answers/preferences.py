@@ -10,11 +10,11 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from ...data.rendering import ProcessingClass, get_tokenizer
-from ...data.thinking import thought_span
 from ...errors import ConsistencyError
 from ...finite import check_logits
-from ...generation.options import evaluating, reads_padding
+from ...generation.options import evaluating, left_padded, reads_padding
 from ...models.checks import context_of
+from .choices import check_no_thought
 from .generate import AnswerOptions
 
 
@@ -77,7 +77,7 @@ def prefer_answers(
         for side in ("clean_ids", "perturbed_ids"):
             texts |= {(tuple(row[side]), answer): None for answer in _answers(contrast)}
     prompts = list(dict.fromkeys(prompt for prompt, _ in texts))
-    _check_thoughts(prompts, tokenizer, options.thinking_markers)
+    check_no_thought(prompts, get_tokenizer(tokenizer), options.thinking_markers, "free_answers", "answer")
     scores = dict(zip(texts, _score(model, tokenizer, list(texts), options, desc), strict=True))
 
     def prefer(prompt: Sequence[int], contrast: Contrast) -> Preference | None:
@@ -112,15 +112,6 @@ def without_unknown(tokenizer: ProcessingClass, contrasts: Sequence[Contrast]) -
 
 def _answers(contrast: Contrast) -> list[str]:
     return [] if contrast is None else [*contrast[0], contrast[1]]
-
-
-def _check_thoughts(prompts: Sequence[tuple[int, ...]], tokenizer: ProcessingClass, markers: tuple[str, str]) -> None:
-    text_tokenizer = get_tokenizer(tokenizer)
-    if any(thought_span(list(ids), [0], text_tokenizer, markers)[1] for ids in prompts):
-        raise ConsistencyError(
-            "`free_answers` logprob: the prompts make the model think first, so no answer comes next. Use `text`, or turn "
-            'thinking off if the template can (`chat_template_kwargs` {"enable_thinking": false}).'
-        )
 
 
 def answer_tokens(
@@ -172,14 +163,9 @@ def _score_batch(
     model: PreTrainedModel, tokenizer: ProcessingClass, rows: Sequence[tuple[list[int], int]]
 ) -> list[float]:
     """Returns the mean log-probability of the token ids of each row from its start on."""
-    width, device = max(len(ids) for ids, _ in rows), model.device
     kept = max(len(ids) - start for ids, start in rows)
     pad = get_tokenizer(tokenizer).pad_token_id or 0
-    input_ids = torch.full((len(rows), width), pad, device=device)  # left-padded, (B, width)
-    attention_mask = torch.zeros_like(input_ids)
-    for number, (ids, _) in enumerate(rows):
-        input_ids[number, width - len(ids) :] = torch.tensor(ids, device=device)
-        attention_mask[number, width - len(ids) :] = 1
+    input_ids, attention_mask = left_padded([ids for ids, _ in rows], pad, model.device)
     logits = model(
         input_ids=input_ids,
         attention_mask=attention_mask,

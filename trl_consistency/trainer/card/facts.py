@@ -18,7 +18,7 @@ from ...data.alignment import AlignmentReport
 from ...data.prepare import needs_targets
 from ...data.repeats import first_rows
 from ...errors import ConsistencyError
-from ...passes.blocks import find_blocks
+from ...passes.blocks import base_model, find_blocks
 from ...rollouts.adapter_sync import check_adapter, engine_rank
 from ...smollm2.checkpoint import HUB_NAME, origin_of
 from ...upstream import get_config_model_id
@@ -95,7 +95,7 @@ def build_card(
     args, model = trainer.args, trainer.model
     methods = list(dict.fromkeys([*past_methods(trainer), *methods]))
     is_adapter = is_peft_model(model)
-    base_path = get_config_model_id((model.get_base_model() if is_adapter else model).config)
+    base_path = _base_path(trainer)
     origin = origin_of(base_path)
     base_model = HUB_NAME if origin else _hub_name(base_path)
     model_name = model_name or (args.hub_model_id or os.path.abspath(args.output_dir)).rstrip("/").split("/")[-1]
@@ -139,10 +139,14 @@ def build_card(
 
 def base_revision(trainer: Any) -> str | None:
     """Returns the commit, or else the branch or tag, of the Hub at which a trainer's base model was loaded, if it is known."""
-    model = trainer.model
-    path = get_config_model_id((model.get_base_model() if is_peft_model(model) else model).config)
+    path = _base_path(trainer)
     name = None if origin_of(path) else _hub_name(path)
     return _revision(name, _init_kwargs(trainer)) if name else None
+
+
+def _base_path(trainer: Any) -> str:
+    """Returns the name or path of a trainer's model, without its adapter."""
+    return get_config_model_id(base_model(trainer.model).config)
 
 
 def _init_kwargs(trainer: Any) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ from ...config.optimizer_options import check_direction, check_optimizer_options
 from ...errors import ConsistencyError, one_line
 from ...log import get_logger
 from ...models.architecture import check_architecture
-from ...models.checks import load_config
+from ...models.checks import config_of
 from ...models.folder_checks import check_checkpoint
 from ...models.sharding import is_sharded
 from ...passes.blocks import resolve_layers
@@ -195,7 +195,7 @@ def check_training_options(
 def _check_order(checkpoint: str, args: Any) -> None:
     """Raises [`ConsistencyError`] if the rest of a checkpoint's epoch cannot be told, as its order was drawn by no seed."""
     epoch = TrainerState.load_from_json(os.path.join(checkpoint, TRAINER_STATE_NAME)).epoch or 0
-    is_random = getattr(args.train_sampling_strategy, "value", args.train_sampling_strategy) == "random"
+    is_random = args.train_sampling_strategy == "random"
     draws_by_state = not args.rolls_out and is_random and not args.accelerator_config.use_seedable_sampler
     if draws_by_state and not args.ignore_data_skip and epoch > 1 and epoch % 1:
         raise ConsistencyError(
@@ -409,7 +409,7 @@ def check_sharding(trainer: Trainer, adapter_off: bool) -> None:
         )
 
 
-def check_model_options(model: Any, model_id: str, args: ConsistencyConfig, peft_config: Any) -> None:
+def check_model_options(model: Any, args: ConsistencyConfig, peft_config: Any) -> None:
     """
     Raises [`ConsistencyError`] if the model lacks the `layers` or the attention that objectives need, or cannot run
     without padding. For `attct`, sets eager attention for a model that is not loaded yet, unless another one is set.
@@ -426,18 +426,14 @@ def check_model_options(model: Any, model_id: str, args: ConsistencyConfig, peft
                 f"`attct` compares attention maps, which `{attention}` attention never forms. Set "
                 "`attn_implementation: eager`."
             )
+    if args.layers is None and not args.padding_free:
+        return
+    config = config_of(model, args)
     if args.layers is not None:
-        if isinstance(model, str):
-            options = args.model_init_kwargs or {}
-            config = load_config(model_id, options.get("revision"), args.trust_remote_code, options)
-        else:
-            config = model.config
         resolve_layers(args.layers, config.get_text_config().num_hidden_layers)
     if args.padding_free:
         if isinstance(model, str):
-            options = args.model_init_kwargs or {}
-            config = load_config(model_id, options.get("revision"), args.trust_remote_code, options)
-            model = check_architecture(model_id, config, options.get("attn_implementation"))
+            model = check_architecture(model, config, (args.model_init_kwargs or {}).get("attn_implementation"))
         if model is not None:  # a model with code of its own is checked once it is loaded
             check_padding_free(model, peft_config, padding_free_option(args))
 

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from accelerate import PartialState
 from datasets import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase, ProcessorMixin
 
@@ -98,7 +97,7 @@ def check_steps(dataset: AnyDataset, args: Any) -> None:
                 f"`{option}` is epoch, and `train_dataset` is streamed. A stream counts as one epoch, so this happens once, after the last "
                 "step. Set `steps`."
             )
-    strategy = getattr(args.train_sampling_strategy, "value", args.train_sampling_strategy)
+    strategy = args.train_sampling_strategy
     for option, is_unused in {
         f"train_sampling_strategy: {strategy}": strategy in ("group_by_length", "batch_rebalance"),
         f"data_seed: {args.data_seed}": args.data_seed is not None and not args.rolls_out,
@@ -206,7 +205,6 @@ def check_chat_template(
             )
         dates = {written for text in texts if (written := written_date(chat_template_of(processing_class), text))}
         if dates and name == next(iter(first)):
-            PartialState()  # the logger needs it
             logger.warning(
                 f"The chat template writes the day's date into prompts ({dates.pop()}), so prompts change from day to day. Set "
                 "a fixed date in `chat_template_kwargs` if the template has a variable for it (Llama's is `date_string`), or take the "

@@ -119,8 +119,7 @@ def _describe_readers(dataset: AnyDataset, args: Any, rows_of_batch: int, rows_o
         readers = min(max(args.dataloader_num_workers, 1), dataset.num_shards)
         batches = f"{readers}, each of which makes batches of {rows_of_batch} rows"
         return {"dataloader_num_workers": batches if readers > 1 else "0 or 1"}
-    strategy = getattr(args.train_sampling_strategy, "value", args.train_sampling_strategy)
-    return {} if strategy in ("random", "sequential") else {"rows_ordered_together": rows_of_step}
+    return {} if args.train_sampling_strategy in ("random", "sequential") else {"rows_ordered_together": rows_of_step}
 
 
 def find_differences(
