@@ -1,6 +1,8 @@
 """What the console adds to every command: options in messages as they are typed, and less noise of other libraries."""
 
 import errno
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -8,6 +10,7 @@ import pytest
 
 import trl_consistency
 from tests.helpers.models import make_pairs
+from trl_consistency.cli import COMMANDS
 from trl_consistency.cli import main as cli
 from trl_consistency.errors import ConsistencyError, InvalidPairsError, ends_with_message, naming_flags
 
@@ -80,3 +83,20 @@ def test_a_warning_of_other_libraries_about_each_other_is_not_shown():
         for name in ("is_gradient_checkpointing", "something_else"):
             warnings.warn(f"`{name}` is deprecated and will be removed.", FutureWarning, stacklevel=1)
     assert [str(of.message).split("`")[1] for of in caught if of.category is FutureWarning] == ["something_else"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_imports_nothing_slow(command):
+    """The data sets' file system was imported for every command, which took longer than all else."""
+    code = f"""
+import sys
+from trl_consistency.cli import main
+try:
+    main([{command!r}, "--help"])
+except SystemExit:
+    pass
+print({{"torch", "transformers", "datasets", "fsspec", "numpy"}} & set(sys.modules), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "--help" in done.stdout
+    assert done.stderr.splitlines()[-1] == "set()"

@@ -194,7 +194,7 @@ ROWS = {
             "OPCT's whole step with its rollouts, without `log_consistency_metrics` and with it",
             _rivals("ours", "with metrics"),
             _training(training.on_policy),
-            most_turns=3,
+            most_turns=7,
         ),
         Row(
             "targets",

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import IO, Any
 
 import yaml
-from fsspec.implementations.local import LocalFileSystem
 
 from ..errors import ConsistencyError, one_line
 
@@ -244,6 +243,8 @@ def _open_text(file: str) -> IO[str]:
     options: dict[str, Any] = {"newline": "", "encoding": "utf-8-sig", "errors": "replace"}
     if Path(file).suffix not in _COMPRESSIONS:
         return open(file, **options)
+    from fsspec.implementations.local import LocalFileSystem  # a tenth of a second, which `--help` need not wait for
+
     try:
         return LocalFileSystem().open(os.path.abspath(file), "rt", compression="infer", **options)
     except ValueError as error:  # a library for it is missing
