@@ -93,7 +93,9 @@ def test_casts_of_trained_weights_are_kept_for_bct_alone():
         for method in ("bct", "kl", "act")
     }
     casts = found["bct"].weights // 2
-    assert max(found["kl"].activations, found["act"].activations) < casts / 2 < found["bct"].activations
+    # The kernel of `kl` has room for a large vocabulary.
+    beside_head = {method: of.activations - of.logits for method, of in found.items()}
+    assert max(beside_head["kl"], beside_head["act"]) < casts / 2 < beside_head["bct"]
 
 
 @pytest.mark.slow
