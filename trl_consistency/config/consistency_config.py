@@ -284,16 +284,17 @@ class ConsistencyConfig(PairConfig, SFTConfig):
             raise ConsistencyError("`log_layer_distances` needs `log_consistency_metrics`.")
 
     def _check_data_seed(self) -> None:
-        strategy = getattr(self.train_sampling_strategy, "value", self.train_sampling_strategy)
-        reasons = {
-            "`train_sampling_strategy: sequential` draws no order": strategy == "sequential",
-            "with `use_seedable_sampler: false` in `accelerator_config`, the order is drawn with no seed of its own": (
-                strategy == "random" and not self.accelerator_config.use_seedable_sampler
-            ),
-        }
-        for reason, holds in reasons.items():
-            if holds and self.data_seed is not None:
-                raise ConsistencyError(f"`data_seed` is set, but {reason}. Leave it out.")
+        if self.data_seed is None:
+            return
+        if self.train_sampling_strategy == "sequential":
+            raise ConsistencyError(
+                "`data_seed` is set, but `train_sampling_strategy: sequential` draws no order. Leave it out."
+            )
+        if self.train_sampling_strategy == "random" and not self.accelerator_config.use_seedable_sampler:
+            raise ConsistencyError(
+                "`data_seed` is set, but with `use_seedable_sampler: false` in `accelerator_config`, the order is drawn with no seed of "
+                "its own. Leave it out."
+            )
 
     def _check_padding_free(self) -> None:
         if not (self.packing or self.padding_free):

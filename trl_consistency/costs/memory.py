@@ -105,7 +105,7 @@ def _trace_step(model: Any, setup: Setup, loss_of: Callable[[nn.Module], Tensor]
 
 
 def _autocast(setup: Setup) -> torch.autocast:
-    """Mixed precision as in the trainers: but for `bct` alone, no casts of trained weights are kept."""
+    """Mixed precision as in the trainers, which keep casts of trained weights only for `bct` alone."""
     return torch.autocast("cpu", torch.bfloat16, enabled=setup.bf16, cache_enabled=not setup.with_reference)
 
 

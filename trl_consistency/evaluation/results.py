@@ -12,7 +12,7 @@ from .grading.grade import is_anchor, suggests_wrong
 from .grading.judge import Judge
 from .pair_set import SIDES, PairSet
 from .rates.intervals import Estimate
-from .rates.measures import METRICS, Samples, compare, measure
+from .rates.measures import AS_REFERENCE, METRICS, Samples, compare, measure
 from .rates.preferences import compare_margins, measure_margins
 from .result_warnings import warnings_of
 from .set_results import SetResults
@@ -161,9 +161,8 @@ def pairs_of(results: Results) -> dict[str, PairSet]:
 
 def _samples_beside(base: SetResults, other: SetResults) -> Samples:
     """Returns the base model's samples that can be compared: those of agreement only if both have the same reference."""
-    said = ([answer.said.split() for answer in of.reference] for of in (base, other))
-    left_out = () if len({*map(str, said)}) == 1 else ("as the reference",)
-    return {name: sample for name, sample in base.samples.items() if name not in left_out}
+    said, said_by_other = ([answer.said.split() for answer in of.reference] for of in (base, other))
+    return {name: of for name, of in base.samples.items() if said == said_by_other or name != AS_REFERENCE}
 
 
 def _after_suggested(before: SetResults, after: SetResults) -> "Counter[str]":

@@ -338,7 +338,7 @@ class _PairMaker(NamedTuple):
                 row, idle = make_pair(source, drawn)
                 prompts = repr((row["clean_prompt"], row["perturbed_prompt"]))
                 if idle or row["clean_prompt"] == row["perturbed_prompt"]:
-                    self.report.unchanged[f"{idle} in {_name(steps)}" if idle and steps[1:] else _name(steps)] += 1
+                    self.report.unchanged[f"{idle} in {_name(steps)}" if idle else _name(steps)] += 1
                 elif prompts in made:
                     self.report.repeated[_name(steps)] += 1
                 else:

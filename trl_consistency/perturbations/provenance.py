@@ -130,7 +130,10 @@ def perturb(source: Source, provenance: Provenance) -> dict[str, Any]:
 
 
 def make_pair(source: Source, provenance: Provenance) -> tuple[dict[str, Any], str]:
-    """Returns what [`perturb`] does, and the first perturbation that changed nothing; an empty text if each did."""
+    """
+    Returns what [`perturb`] does, and the first perturbation of a composition that changed nothing; an empty text if each
+    changed something.
+    """
     idle = ""
     drafts = {"clean": Draft(source), "perturbed": Draft(source)}
     steps = [_find_wording(step) for step in provenance.perturbation.split("+")]
@@ -148,9 +151,9 @@ def make_pair(source: Source, provenance: Provenance) -> tuple[dict[str, Any], s
             split=split,
             rng=random.Random(f"{provenance.perturbation_seed}/{number}"),
         )
-        before = repr(drafts[entry.side].prompt())
+        before = repr(drafts[entry.side].prompt()) if steps[1:] else ""
         _apply(entry, drafts[entry.side], cue)
-        if not idle and repr(drafts[entry.side].prompt()) == before:
+        if steps[1:] and not idle and repr(drafts[entry.side].prompt()) == before:
             idle = entry.name
     clean, perturbed = drafts["clean"].text(), drafts["perturbed"].text()
     prompts = {f"{side}_prompt": draft.prompt() for side, draft in drafts.items()}

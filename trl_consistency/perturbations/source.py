@@ -166,8 +166,10 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
 
 def _faults_beside(row: Mapping[str, Any], prompt: Any, columns: Columns, chat: bool) -> list[str]:
     """Returns what training would refuse in the tools and template variables of a row, which its pairs keep."""
-    asked = [{"role": "user", "content": prompt}] if chat and isinstance(prompt, str) else prompt
-    kept = {"prompt": asked, **{name: row.get(name) for name in TEMPLATE_COLUMNS if name in columns.keep}}
+    kept = {name: row[name] for name in TEMPLATE_COLUMNS if name in columns.keep and row.get(name) is not None}
+    if not kept:
+        return []
+    kept["prompt"] = [{"role": "user", "content": prompt}] if chat and isinstance(prompt, str) else prompt
     return row_checker(kept, has_completion=False, prompt_columns=("prompt",))(kept)
 
 

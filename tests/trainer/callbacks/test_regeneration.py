@@ -35,6 +35,17 @@ def whole(tmp_path_factory):
     return directory, weights(trainer)
 
 
+def noted_steps(trainer, monkeypatch):
+    """Returns a list that gets the step of each time that targets are made."""
+    steps, regenerate = [], trainer.target_maker.regenerate
+    monkeypatch.setattr(
+        trainer.target_maker,
+        "regenerate",
+        lambda policy: steps.append(trainer.state.global_step) or regenerate(policy),
+    )
+    return steps
+
+
 def test_pairs_get_the_current_policys_answers(tmp_path):
     trainer = make_trainer(tmp_path, make_pairs(completion=False), temperature=0.0, **OPTIONS)
     seen = {}
@@ -66,12 +77,7 @@ def test_epochs_that_a_callback_ends_are_counted(tmp_path, monkeypatch):
     options = {**OPTIONS, "num_train_epochs": 4, "regenerate_targets_every": 2}
     trainer = make_trainer(tmp_path, make_pairs(completion=False), **options)
     trainer.add_callback(EndsEpochs())
-    steps, regenerate = [], trainer.target_maker.regenerate
-    monkeypatch.setattr(
-        trainer.target_maker,
-        "regenerate",
-        lambda policy: steps.append(trainer.state.global_step) or regenerate(policy),
-    )
+    steps = noted_steps(trainer, monkeypatch)
     trainer.train()
     assert steps == [2, 4]
 
@@ -86,12 +92,7 @@ def test_a_training_that_is_stopped_makes_no_others(tmp_path, monkeypatch):
     options = {**OPTIONS, "save_strategy": "epoch"}
     trainer = make_trainer(tmp_path, make_pairs(completion=False), **options)
     trainer.add_callback(Stops())
-    steps, regenerate = [], trainer.target_maker.regenerate
-    monkeypatch.setattr(
-        trainer.target_maker,
-        "regenerate",
-        lambda policy: steps.append(trainer.state.global_step) or regenerate(policy),
-    )
+    steps = noted_steps(trainer, monkeypatch)
     trainer.train()
     assert (trainer.state.global_step, steps) == (3, [2])
     again = make_trainer(tmp_path, make_pairs(completion=False), **options)
