@@ -4,6 +4,7 @@ import pytest
 
 from trl_consistency.cli import main as cli
 from trl_consistency.scripts.consistency import make_parser
+from trl_consistency.scripts.option_check import USUAL_NAMES
 from trl_consistency.scripts.recipes import recipes_dir
 
 
@@ -95,6 +96,8 @@ FAULTY_YAML = {
         "learning_rat: 1e-3",
         r"unknown key in .*recipe\.yaml: `learning_rat`\. Did you mean `learning_rate`",
     ),
+    "another library's name": ("max_new_tokens: 8", "`max_new_tokens`. Did you mean `max_completion_length`"),
+    "short name": ("lr: 1e-3", "`lr`. Did you mean `learning_rate`"),
     "hyphens": ("max-steps: 3", r"unknown key .*`max-steps`\. Did you mean `max_steps`"),
     "word for a number": ("learning_rate: fast", "`learning_rate` must be a number, got 'fast'"),
     "fraction for a whole number": ("max_steps: 1.5", "`max_steps` must be a whole number, got 1.5"),
@@ -120,6 +123,13 @@ FAULTY_YAML = {
     "not YAML": ("a: [", "is not valid YAML"),
     "code": ("output_dir: !!python/object/apply:os.getcwd []", "is not valid YAML"),
 }
+
+
+def test_usual_names():
+    """None is an option here, and each stands for one."""
+    options = {name.removeprefix("--") for name in make_parser()._option_string_actions}
+    assert not options & set(USUAL_NAMES)
+    assert set(USUAL_NAMES.values()) <= options
 
 
 @pytest.mark.parametrize("case", FAULTY_YAML)

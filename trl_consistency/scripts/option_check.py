@@ -105,6 +105,30 @@ def _count_values(node: yaml.Node, counts: dict[int, int]) -> int:
     return count
 
 
+# What options are called in other libraries and earlier versions, and what they are called here
+USUAL_NAMES = {
+    "max_new_tokens": "max_completion_length",
+    "max_tokens": "max_completion_length",
+    "max_seq_length": "max_length",
+    "max_seq_len": "max_length",
+    "lr": "learning_rate",
+    "batch_size": "per_device_train_batch_size",
+    "train_batch_size": "per_device_train_batch_size",
+    "grad_accum": "gradient_accumulation_steps",
+    "accumulation_steps": "gradient_accumulation_steps",
+    "model": "model_name_or_path",
+    "base_model": "model_name_or_path",
+    "dataset": "dataset_name",
+    "data": "dataset_name",
+    "lora": "use_peft",
+    "rank": "lora_r",
+    "lora_rank": "lora_r",
+    "qlora": "load_in_4bit",
+    "out": "output_dir",
+    "save_dir": "output_dir",
+}
+
+
 def refuse(prog: str, message: str) -> NoReturn:
     """Ends the program as argparse does, but without the usage of some 200 options."""
     print(printable(f"{prog}: error: {message}"), file=sys.stderr)
@@ -279,7 +303,10 @@ class OptionCheck:
                     self._refuse(f"{path}: `{key}` under `datasets` must be {describe(known[key])}, got {option!r}.")
 
     def _unknown(self, what: str, name: Any, known: Iterable[str]) -> NoReturn:
-        hint = did_you_mean(name, known) or " `--help_all` lists all options."
+        known, word = set(known), str(name).removeprefix("--")
+        usual = "--" * (word != name) + USUAL_NAMES.get(word.replace("-", "_"), "")
+        meant = f" Did you mean `{usual}`?" if usual in known else did_you_mean(name, known)
+        hint = meant or " `--help_all` lists all options."
         with suppress(*SOURCE_ERRORS):
             paired, on_policy = set(read_options(PAIRED)), set(read_options(ON_POLICY))
             alone = {"consistency": paired - on_policy, "on-policy-consistency": on_policy - paired}
