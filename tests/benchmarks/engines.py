@@ -14,7 +14,7 @@ from datasets import Dataset
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-from tests.benchmarks.sizes import Size
+from tests.benchmarks.sizes import SIZES, Size
 from tests.benchmarks.training import OPTIONS, run_in_turns, text, word_tokenizer
 from tests.benchmarks.turns import Turns, run_command
 from tests.helpers.vllm_server import free_port, vllm_serve
@@ -27,7 +27,7 @@ RIVALS = ("vLLM", "transformers")
 OVERLAPPING = ("overlapping", "in turn")
 STEPS = 6
 PROMPTS, GENERATIONS = 8, 8
-ADAPTERS, PAIRS = 3, 100
+ADAPTERS, PAIRS, MANY_PAIRS, ANSWER = 3, 100, 1_000, 16
 LORA = {"r": 16, "lora_alpha": 32, "target_modules": "all-linear"}
 
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")  # GiB; otherwise a share of the machine's memory
@@ -104,8 +104,8 @@ def whole_step(rival: str, size: Size, turns: Turns) -> Callable[[], None]:
     return run_in_turns(_trainer(rival, size, **of_batch), turns)
 
 
-def evaluation(rival: str, size: Size) -> tuple[Callable[[], Any], dict[str, Any]]:
-    """`evaluate` of the base model and three adapters, the start of the engine included."""
+def evaluation(rival: str, size: Size, pairs: int = PAIRS, *flags: str) -> tuple[Callable[[], Any], dict[str, Any]]:
+    """`evaluate` of the base model and three adapters, the start of the engine included. Sizes for tests have eight pairs."""
     folder, work = _folder(size), Path(tempfile.mkdtemp())
     for number in range(ADAPTERS):
         torch.manual_seed(number)
@@ -114,17 +114,23 @@ def evaluation(rival: str, size: Size) -> tuple[Callable[[], Any], dict[str, Any
             if "lora_B" in name:
                 torch.nn.init.normal_(weight, std=1e-3)
         model.save_pretrained(work / f"adapter-{number}")
-    rows = _pairs(size, PAIRS if size.name == "full" else 8)
+    rows = _pairs(size, 8 if size.name == "tiny" else pairs)
     (work / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     command = ["evaluate", "--model_name_or_path", str(folder)]
     command += ["--adapters", *(str(work / f"adapter-{number}") for number in range(ADAPTERS))]
-    command += ["--pairs", str(work / "pairs.jsonl"), "--engine", rival.lower()]
+    command += ["--pairs", str(work / "pairs.jsonl"), "--engine", rival.lower(), *flags]
 
     def step() -> float:
         with tempfile.TemporaryDirectory() as out:
             return run_command(*command, "--output_dir", out)
 
     return step, {}
+
+
+def evaluation_of_many(rival: str, size: Size) -> tuple[Callable[[], Any], dict[str, Any]]:
+    """The same for the tiny Llama, many pairs and short answers: what is spent around the model."""
+    size = SIZES["quick"] if size.name == "full" else size
+    return evaluation(rival, size, MANY_PAIRS, "--max_completion_length", str(ANSWER))
 
 
 def overlap(rival: str, size: Size) -> tuple[Callable[[], Any], dict[str, Any]]:

@@ -58,8 +58,8 @@ on rows, it leaves out memory-mapped pages of files, which the system can take b
 
 The *floor* is the least time that a step needs: the operations that its shapes need, divided by the rate at which this machine multiplies matrices
 of these shapes, measured in the same minutes. What is computed twice counts once. So the *share of the floor* is 1 if nothing is wasted.
-Results that nothing reads do not count either: at most prompt positions, the last block's queries, attention, output projection and MLP. Of these,
-our steps run only the attention.
+Work whose result nothing reads does not count either: in the last block, at most prompt positions, only keys and values are read. Our steps leave
+out this work as well, except for its attention.
 """
 
 

@@ -228,10 +228,19 @@ ROWS = {
         ),
         Row(
             "engine_evaluate",
-            "`evaluate` of SmolLM2 and three adapters on 100 pairs, start included, by vLLM and by transformers",
+            f"`evaluate` of SmolLM2 and three adapters on {engines.PAIRS} pairs, start included, by vLLM and by transformers",
             _rivals(*engines.RIVALS),
             _step(engines.evaluation),
             most_turns=1,
+            needs="vllm",
+        ),
+        Row(
+            "engine_evaluate_many",
+            f"`evaluate` of a tiny Llama and three adapters on {engines.MANY_PAIRS:,} pairs, with answers of {engines.ANSWER} tokens, "
+            "start included, by vLLM and by transformers",
+            _rivals(*engines.RIVALS),
+            _step(engines.evaluation_of_many),
+            most_turns=3,
             needs="vllm",
         ),
         Row(

@@ -14,7 +14,7 @@ other (its quartiles, where one of the two files holds no more). Linux only, sin
 The rows of vLLM are left out where it is not installed. In the environment of `make vllm-test`:
 
 ```bash
-.venv-vllm/bin/python -m tests.benchmarks.run --sizes full --only engine_rollouts engine_opct engine_evaluate engine_overlap
+.venv-vllm/bin/python -m tests.benchmarks.run --sizes full --only engine_rollouts engine_opct engine_evaluate engine_evaluate_many engine_overlap
 ```
 
 A row is written as soon as it is measured. A killed command goes on with the rows that are missing; `--again` measures
