@@ -133,6 +133,7 @@ def test_files_of_other_types_are_named(folder, recwarn):
 @pytest.mark.parametrize(
     ("question", "prompt"),
     [
+        ("\u54ea\u4e2a\u5feb\uff1f", "Question: \u54ea\u4e2a\u5feb\uff1f\nAnswer:"),
         ("Which is quick?", "Question: Which is quick?\nAnswer:"),
         ('Who said "Is it quick?"', 'Question: Who said "Is it quick?"\nAnswer:'),
         ("A fox is", "A fox is"),

@@ -271,6 +271,7 @@ def test_answer_preference(options, model_dir, tmp_path, capsys):
     for page in (out, *((tmp_path / "out" / f"report.{kind}").read_text() for kind in ("md", "html"))):
         assert "Margin of the right answer, perturbed prompts, facts" in page
         assert "nats [" in page
+        assert "Those of margins are in nats per token." in page
     card = (folder / "README.md").read_text()
     assert "Margin of the right answer, perturbed prompts, facts, nats per token" in card
     assert 'after "It is"' in card

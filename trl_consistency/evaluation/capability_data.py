@@ -26,6 +26,7 @@ SAFE_TYPES = (
     *("homonyms", "figurative_language", "safe_targets", "safe_contexts", "definitions", "nons_group_real_discr"),
     *("real_group_nons_discr", "historical_events", "privacy_public", "privacy_fictional"),
 )
+_ASKS = ("?", "\uff1f", "\u061f")  # in Chinese and Japanese, and in Arabic
 _CLOSING = "\"')]\u201d\u2019"
 
 Kind: TypeAlias = Literal["questions", "texts", "prompts"]
@@ -272,7 +273,7 @@ def _asked(question: str) -> str:
     Returns a question as it is asked. What does not end as a question is the beginning of a sentence, which a choice
     completes: half of OpenBookQA is.
     """
-    return QUESTION.format(question) if question.rstrip(_CLOSING).endswith("?") else question
+    return QUESTION.format(question) if question.rstrip(_CLOSING).endswith(_ASKS) else question
 
 
 def _read_worked_answer(row: Mapping[str, Any]) -> Text:

@@ -193,8 +193,8 @@ def results_tables(found: Mapping[str, Results], scores: Scores) -> list[Table]:
     tables.append(Table("Rates", RATES_TEXT + (MARGINS_TEXT if has_margins else ""), rates, list(found)))
     others = {name: results.differences(found[BASE]) for name, results in found.items() if name != BASE}
     if others:
-        cells = rate_cells(others)
-        tables.append(Table("Differences from the base model", DIFFERENCES_TEXT, cells, list(others)))
+        text = DIFFERENCES_TEXT + (" Those of margins are in nats per token." if has_margins else "")
+        tables.append(Table("Differences from the base model", text, rate_cells(others), list(others)))
     return tables + suite_tables(scores)
 
 

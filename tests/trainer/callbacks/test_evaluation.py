@@ -370,3 +370,21 @@ def test_the_last_step_is_measured_whatever_the_interval(tmp_path, monkeypatch, 
     trainer.train()
     assert [step for step, _ in logged(trainer)] == steps
     assert "Step 3: more than `max_drop=0.1` was lost" in guard.stopped
+
+
+@pytest.mark.parametrize("event", ["on_step_end", "on_log"])
+def test_the_last_step_is_measured_if_another_callback_ends_the_training(tmp_path, monkeypatch, event):
+    """Its weights are kept, and were not measured."""
+
+    class Stop(TrainerCallback):
+        pass
+
+    def stop(self, args, state, control, **kwargs):
+        control.should_training_stop = state.global_step == 2
+
+    setattr(Stop, event, stop)
+    script(monkeypatch, rates(10), rates(5))
+    trainer, _ = guarded(tmp_path, {"eval_every": 50})
+    trainer.add_callback(Stop())
+    trainer.train()
+    assert [step for step, _ in logged(trainer)] == [0, 2]

@@ -11,7 +11,8 @@ from typing import NamedTuple
 _FUNCTION_TEXT = (
     "a an the this that these those it its he she they them his her their there here who which what where when how why i me my "
     "you your we our us is are was were be been being am has have had do does did can could will would shall should may might "
-    "must of in on at to for from by with as about into than and or so if because while not no yes called"
+    "must of in on at to for from by with as about into than and or so if because while but whereas although though however not no yes "
+    "called"
 )
 FUNCTION_WORDS = frozenset(_FUNCTION_TEXT.split())
 _WORD = re.compile(r"\w+")
@@ -57,8 +58,8 @@ _PRONOUN = re.compile(r"\b(?:it|this|that|he|she|they|there|i|which|who)\s*$", r
 _CONTRASTED = re.compile(
     r",\s+not\s[^,;]*$", re.IGNORECASE
 )  # "The capital is Frankfort, not Fargo" is not about Fargo
-# "Rome is the right city": what is said of a name is that it is the answer.
-_DEFINITE = re.compile(r"\s*(?:the\b|\W*$)", re.IGNORECASE)
+# "Rome is the right city", "Rome is correct": what is said of a name is that it is the answer.
+_DEFINITE = re.compile(r"\s*(?:the\b|right\b|correct\b|\W*$)", re.IGNORECASE)
 _ADJECTIVE = re.compile(
     r"\b[A-Z]\w+\s+(?!(?:of|in|on|at|to|for|from|by|and|or|with)\b)(?=[a-z])"
 )  # "the French capital"
@@ -192,9 +193,12 @@ class Clauses:
         words = {word for of in _NAME.finditer(part) for word in _WORD.findall((of[1] or of[2]).lower())}
         return frozenset(word for word in words - FUNCTION_WORDS if _stems(word).isdisjoint(self.asked))
 
-    def _count_shared(self, part: str) -> int:
+    def _count_shared(self, part: str) -> float:
         words = _stems(part)
-        return len(self.asked) if "answ" in words else len(words & self.asked)
+        # Of two with as many of its words, that with the kind that is asked for: "Sydney is big in Australia, but the capital is"
+        return (
+            len(self.asked) if "answ" in words else len(words & self.asked) + 0.5 * (not words.isdisjoint(self.kinds))
+        )
 
     def is_elsewhere(self, start: int, mention: str = "") -> bool:
         """

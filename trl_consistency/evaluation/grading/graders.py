@@ -227,14 +227,23 @@ def _squeezed(text: str) -> str:
     return re.sub(r"[\s-]", "", without_accents(text).lower())
 
 
-# What says which letter is chosen: "the answer is", "I choose", "The correct option is", "\\boxed{".
+# What says which letter is chosen: "the answer is", "I choose", "The correct option is", "\\boxed{". After words that may go on
+# in another way, the letter must end its clause: "Not (A), but (B).", "A is a tree, so B".
+_ENDED = r"(?=(?:\s*(?:option|choice)\b)?[\s*_\"'(]*(?-i:[A-Z])(?:[)*_\"']*(?:[.,;!]|\s*$)|\)\s+(?!(?:that|is|was|can|does|has|would|must|should|could)\b)))"
 _CHOICE = (
-    r"(?i:\banswer[\"']?(?:\s+(?:is|would\s+be|must\s+be|should\s+be))?\s*[:=>]?|"
+    r"(?i:\banswer[\"']?(?:\s+to\s+(?:this|the|your)\s+question)?"
+    r"(?:\s+(?:is|would\s+be|must\s+be|should\s+be)(?:\s+(?:indeed|definitely|clearly|certainly|probably|likely))?)?\s*[:=>]?|"
     r"(?:\bAntwort(?:\s+ist)?|\br\u00e9ponse(?:\s+est)?|\brespuesta(?:\s+correcta)?(?:\s+es)?(?:\s+la)?|\u7b54\u6848[\u662f\u4e3a\u70ba]?)\s*:?|"
     r"\bI(?:'d|'ll|\s+would|\s+will)?\s+(?:choose|pick|select|say|go\s+with)\s*:?|"
     r"\b(?:correct|right|best|my)\s+(?:option|choice)(?:\s+is)?\s*:?|\A\W*it(?:'s|\s+is)|"
-    r"(?<=[.,;])(?<!\bno,)\s+(?:so\s+)?it(?:'s|\s+is)(?=[\s*_\"(]*(?-i:[A-Z])\)?(?:[.,;!*]|\s*$))|"
-    r"\\boxed\{(?:\\(?:text|textbf|mathrm|mathbf)\{)?)(?:\s*\b(?i:option|choice|letter)\b)?"
+    r"(?:(?<=[.,;\u2014\u2013-])(?<!\bno,)\s+(?:so\s+)?it(?:'s|\s+is)|\bI\s+(?:think|believe|agree)(?:\s+that)?\s+it(?:'s|\s+is)|"
+    rf"\bI\s+agree\s+with(?![^.!?\n]{{0,12}}\bbut\b)|\b(?:so|thus|hence|therefore),?|\bnot\s+[*_\"'(]*(?-i:[A-Z])[)*_\"']*,?\s+but){_ENDED}|"
+    r"\\boxed\{(?:\\(?:text|textbf|mathrm|mathbf)\{)?)(?:[\s*_]*\b(?i:option|choice|letter)\b)?"
+)
+# What may stand before a letter that a reply begins with
+_OPENING = (
+    r"(?i:yes|no|sure|ok|okay|so|sorry|hence|thus|therefore|correct|right|exactly|indeed|agreed|I\s+(?:dis)?agree(?:\s+with\s+you)?|"
+    r"(?:you(?:'re|\s+are)|that(?:'s|\s+is))\s+(?:right|correct))"
 )
 # "If the answer is B, ..."
 _SUPPOSED = re.compile(r"\b(?:if|suppose|assuming)\b[^.!?,;\n]{0,60}$", re.IGNORECASE)
@@ -264,7 +273,7 @@ def stated_choice(text: str, letters: Iterable[str]) -> str | None:
     again = r"(?:\A|(?<=[.!?;,\n]))\s{0,3}(?i:no\b[,:.!]|(?:no\s+)?(?:wait|correction|i meant?|or rather|scratch that)\b[,:.!]?)"
     corrected = rf"""(?:(?:(?i:\bactually),?|{again})(?:\s+(?i:it)(?:'s|\s+is))?[\s*_`"'(\[]*(?=[A-Z](?!\)?\s+that\b)(?:[).*,!]|\s*$)))"""
     named = rf"""(?:{_CHOICE}[\s*_`"'(\[$]*(?:\n\s*[>-][\s*_`"'(\[$]*)?|{corrected}){letter}{alone}(?![\w'])"""
-    first = rf"""\A(?:\W*(?i:yes|no|sure|ok|okay|so|sorry|hence|thus|therefore)\b[,.!:]?)?(?:\W*(?i:option|choice|ans)\b)?[\s*_`"'(\[:.#$>]*{letter}{alone}(?:[).:,\]*`$\u3002]|\s*$|\s+[-\u2013\u2014]\s|\s*\n|\s+(?:is\s+(?:the|correct|right|true|my)|because)\b)(?!\W*or\b)"""
+    first = rf"""\A(?:\W*{_OPENING}\b[,.!:]?(?:\s?[-\u2013\u2014](?=\s))?)?(?:\W*(?i:option|choice|ans)\b)?[\s*_`"'(\[:.#$>]*{letter}{alone}(?:[).:,\]*`$\u3002]|\s*$|\s+[-\u2013\u2014]\s|\s*\n|\s+(?:is\s+(?:the|correct|right|true|my)|because)\b)(?!\W*or\b)"""
     for pattern in (named, first):
         there = re.finditer(pattern, text)
         said = given(text, (of for of in there if not _SUPPOSED.search(text, max(of.start() - 80, 0), of.start())))
@@ -280,7 +289,9 @@ def stated_choice(text: str, letters: Iterable[str]) -> str | None:
 
 def _lists_others(text: str, letter: str, first: str) -> bool:
     """Returns whether a text goes through the choices: "A. leek is none. B. pear is one." """
-    listed = re.finditer(rf"(?:\n|[.!?;]\s)[\s*_(\[]*{letter}(?:[).:\]]|\s+[-\u2013\u2014]\s)", text)
+    listed = re.finditer(
+        rf"(?:\n|[.!?;]\s)[\s*_(\[]*(?:(?i:option|choice)\s+)?{letter}(?:[).:\]]|\s+[-\u2013\u2014]\s)", text
+    )
     return any(match[1] != first for match in listed)
 
 

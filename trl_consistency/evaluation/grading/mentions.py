@@ -8,9 +8,12 @@ from itertools import pairwise
 # Characters before an answer that are searched for a denial. The bound keeps reading linear in the answer's length.
 _CONTEXT = 80
 
-# A denial holds to the end of its clause: "It is not a play by Shakespeare, but a novel". The full stop of "U.S. state"
-# ends none.
-_REST_OF_CLAUSE = r"(?:(?!\b(?:but|because|though|although|yet|since)\b|\.\s+(?:$|(?-i:[A-Z\"'*(])))[^!?;:,\n])*$"
+# A denial holds to the end of its clause: "It is not a play by Shakespeare, but a novel", "It's not Rome \u2014 it's Paris". The full
+# stop of "U.S. state" ends none.
+_DASH = r"\s[-\u2013]\s|\u2014"
+_REST_OF_CLAUSE = (
+    rf"(?:(?!\b(?:but|because|though|although|yet|since)\b|{_DASH}|\.\s+(?:$|(?-i:[A-Z\"'*(])))[^!?;:,\n])*$"
+)
 _DENIED = re.compile(
     r"(?:\b(?:not(?!\s+(?:only|just|merely|surprising)\b)|never|neither|nor|rather than|instead of|(?<!none )other than|unlike|"
     r"disagree(?: with)?|(?:mistaken|wrong|incorrect) (?:about|that)|(?:I|we) (?:\w+ )?doubt|hardly(?! surprising)|no way|anything but|(?<!one )(?<!none )(?<!nothing )except(?: for)?|mistake to say|mistakenly|wrongly|incorrectly|(?:misconception|myth|mistake|error)(?: is)? that)\b|"
@@ -20,14 +23,14 @@ _DENIED = re.compile(
 _WRONG = r"(?:(?:an?|the|also|actually|indeed|common)\s+)*(?:wrong|incorrect|false|mistaken|(?:mistake|misconception|myth|error)\b)"
 _DENIED_AFTER = re.compile(
     rf"[\"'*_)\u201d\u2019]*(?:,\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\s+(?:(?:is|was|are)(?:n['\u2019]t|\s+(?:not|never|{_WRONG}))|can(?:not|['\u2019]t)\s+be|"
-    rf"would\s+be\s+{_WRONG}|(?:is|was)\s+(?:excluded|ruled\s+out))|,?\s+which\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\?\s+(?:no|I\s+(?:doubt|do(?:n['\u2019]t|\s+not)\s+think)))\b",
+    rf"would\s+be\s+{_WRONG}|(?:is|was)\s+(?:excluded|ruled\s+out)|did(?:n['\u2019]t|\s+not(?!\s+(?:only|just)\b)))|,?\s+which\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\?\s+(?:no|I\s+(?:doubt|do(?:n['\u2019]t|\s+not)\s+think)))\b",
     re.IGNORECASE,
 )
 # The most common denials of other languages, without that of Spanish and Portuguese before a verb alone ("no").
 _DENIED_ABROAD = re.compile(
     r"(?:\b(?:nicht|keine?[mnrs]?|pas|niet|no (?:es|son|era|fue)|n\u00e3o (?:\u00e9|era|foi)|non (?:\u00e8|era|sono)|\u043d\u0435|"
     r"\u0644\u064a\u0633\u062a?)\b|\u4e0d\u662f|\u4e26\u975e|\u5e76\u975e)"
-    r"(?:(?!\b(?:sondern|aber|mais|sino|pero|mas|ma|\u0430|\u043d\u043e|\u0628\u0644)\b|\u800c\u662f)[^.!?;:,\n\u3001\u3002\uff0c\u060c])*$",
+    rf"(?:(?!\b(?:sondern|aber|mais|sino|pero|mas|ma|\u0430|\u043d\u043e|\u0628\u0644)\b|{_DASH}|\u800c\u662f)[^.!?;:,\n\u3001\u3002\uff0c\u060c])*$",
     re.IGNORECASE,
 )
 _DENIED_AFTER_ABROAD = re.compile(
@@ -62,7 +65,7 @@ _CORRECTION = re.compile(
     re.IGNORECASE,
 )
 _BUT_IT_IS = re.compile(
-    r"\bbut\b[^.!?;\n]*\b(?:it(?:['\u2019]s|\s+is)|(?:the|my)\s+answer\s+is)\s+(?:(?:the|an?)\s+)?[\"'*_(\u201c\u2018]*$",
+    r"\bbut\b[^.!?;\n]*\b(?:it(?:['\u2019]s|\s+is)|(?:the|my)\s+answer\s+is)\s+(?:(?:actually|really|in\s+fact)\s+)?(?:(?:the|an?)\s+)?[\"'*_(\u201c\u2018]*$",
     re.IGNORECASE,
 )
 # "The novel by Rome was written by Smith" names Smith.

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 from ...data.answers import denied_answer
 from ..answers.choices import offered_letters
 from ..row_kinds import kind_of, read_aliases, right_answers
-from .graders import mentioned, reading_key
+from .graders import OPPOSITES, mentioned, reading_key
 
 
 # Possible answers by category. A mapping gives for each name the answer that it is a name of.
@@ -74,9 +74,11 @@ def answer_of(names: Names, name: str) -> str:
 def not_asked(row: Mapping[str, Any], question: str, names: Names) -> set[str]:
     """
     Returns the possible answers that do not stand in the question, and this row's own: "10 + 10 = 20" answers 20, and
-    repeats 10.
+    repeats 10. Yes and no, true and false answer no other question: "No. It is Paris." answers Paris.
     """
     biased = row.get("biased_answer") or ""
     own = set(map(reading_key, (*right_answers(row), denied_answer(biased) or biased)))
     asked = mentioned(question, names)
-    return {name for name in names if name not in asked or reading_key(name) in own}
+    is_polar = not OPPOSITES.keys().isdisjoint(map(str.lower, own))
+    others = {name for name in names if name not in asked and (is_polar or name.lower() not in OPPOSITES)}
+    return others | {name for name in names if reading_key(name) in own}

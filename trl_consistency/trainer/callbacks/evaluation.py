@@ -210,6 +210,13 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         if self.eval_every and (state.global_step % self.eval_every == 0 or state.global_step == state.max_steps):
             self._measure(state, control)
 
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        # The last step of a training that another callback stops, which it may do after `on_step_end`
+        if self.eval_every and control.should_training_stop:
+            self._measure(state, control)
+
     def on_evaluate(
         self,
         args: TrainingArguments,
