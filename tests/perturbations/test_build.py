@@ -105,6 +105,31 @@ def test_questions_and_answers_that_are_swapped_are_counted():
     assert not BuildReport().swaps()
 
 
+@pytest.mark.parametrize("question", ["法国的首都是哪里\uff1f", "ما هي عاصمة فرنسا؟"])
+def test_questions_end_in_other_marks(question):
+    report = BuildReport()
+    list(build_pairs([{"question": "Paris", "answer": question}], ["politeness"], test_share=0, report=report))
+    assert report.swapped == 1
+    report = BuildReport()
+    list(build_pairs([{"question": question, "answer": "Paris?"}], ["politeness"], test_share=0, report=report))
+    assert report.swapped == 0
+
+
+def test_a_row_that_is_left_out_contradicts_no_other():
+    """The first row has no answer, and the second spells a wrong one otherwise: neither makes the third a faulty one."""
+    report = BuildReport()
+    asked = {"question": "Where is the Louvre?"}
+    rows = [
+        {"question": "Where is the Prado?", "answer": "Madrid", "wrong_answer": "Lisbon"},
+        {**asked, "answer": "", "wrong_answer": "Oslo"},
+        {**asked, "answer": "LISBON", "wrong_answer": "Oslo"},
+        {**asked, "answer": "Paris", "wrong_answer": "Oslo"},
+        {**asked, "answer": "Rome", "wrong_answer": "Oslo"},
+    ]
+    list(build_pairs(rows, test_share=0, faulty_rows="drop", report=report))
+    assert [index for index, _ in report.faulty] == [2, 4]
+
+
 def test_rows_that_are_there_twice_are_counted():
     questions = [{"question": f"{number}?", "answer": "Rome", "wrong_answer": "Bern"} for number in range(3)]
     others = [{**questions[0], "wrong_answer": "Oslo"}]  # another pair

@@ -200,6 +200,23 @@ def test_faulty_rows(row, reason):
         read(row, **columns_of(row))
 
 
+@pytest.mark.parametrize(
+    ("answer", "given", "wrong"),
+    [
+        ("[1, 3]", "[3, 1]", ("[3, 1]",)),
+        ("[0, 1]", "[0, 1)", ("[0, 1)",)),
+        ("[1, 3]", '["[3, 1]", "[1]"]', ("[3, 1]", "[1]")),
+        ("3", "[1, 2]", ("1", "2")),
+    ],
+)
+def test_answers_in_brackets(answer, given, wrong):
+    """`[3, 1]` was read as the two answers 3 and 1."""
+    row = {"question": "What is left?", "answer": answer, "wrong_answer": given}
+    assert read(row).wrong_answers == wrong
+    row = {"question": "Which?", "choices": [answer, "[9]", given], "answer": 0, "wrong_answer": given}
+    assert read(row).given_wrong_answer == "C"
+
+
 def test_wrong_answers_that_are_numbers():
     """Of choices that are numbers, the one of that value; of texts, the one with that index."""
     row = {"question": "x", "choices": [20, 30, 40], "answer": "A"}

@@ -263,10 +263,12 @@ def build_pairs(
                 source = read_source(row, columns, chat, instruction)
                 key = hash((repr((source.history, source.turns)), source.question, source.choices))
                 right = _right_text(source)
-                if answers.setdefault(key, right) != right:
+                if right and answers.get(key, right) != right:
                     raise ConsistencyError("an earlier row asks the same and has another answer: one of them is wrong")
                 suggested = possible_suggestions(source, wrong_answer) if suggests else ()
                 _check_spelling(source, suggested, spellings, index)
+                if right:  # of a row that is kept
+                    answers[key] = right
             except ConsistencyError as error:
                 report.num_faulty += 1
                 if len(report.faulty) < MAX_REPORTED:
@@ -280,7 +282,7 @@ def build_pairs(
             if is_test is None:
                 continue
             report.prefilled += bool(source.turns) and source.turns[-1]["role"] == "assistant"
-            report.swapped += right.rstrip().endswith("?") and not source.question.rstrip().endswith("?")
+            report.swapped += _is_question(right) and not _is_question(source.question)
             passes_over = suggests and wrong_answer != "given" and len(source.wrong_answers) > 1
             report.passed_over += passes_over and bool(source.choices and source.given_wrong_answer)
             report.doubled += (same := hash(repr(source))) in read
@@ -345,6 +347,10 @@ class _PairMaker(NamedTuple):
                     made.add(prompts)
                     self.report.pairs[split, row["perturbation"]] += 1
                     yield split, row
+
+
+def _is_question(text: str) -> bool:
+    return text.rstrip().endswith(("?", "\uff1f", "\u061f"))  # of Chinese and Japanese, and of Arabic
 
 
 def _right_text(source: Source) -> str:

@@ -33,12 +33,20 @@ EDITING, ENCODING = ("typos", "spacing", "case", "answer_position"), ("base64", 
 
 _BY_PLACE = re.compile(r"\b(?:the|choices|answers|options|statements) above\b", re.IGNORECASE)  # "all of the above"
 
+
+def _is_of_ascii(text: str) -> bool:
+    """Whether most letters of a text are from a to z."""
+    letters = [letter for letter in text if letter.isalpha()]
+    return 2 * sum(map(str.isascii, letters)) > len(letters)
+
+
 # Requirements that a perturbation can have for a source.
 NEEDS: dict[str, Callable[[Source], bool]] = {
     "choices": lambda source: bool(source.choices),
     "a free-form question": lambda source: not source.choices,
     "choices that say the same in any order": lambda source: not any(map(_BY_PLACE.search, source.choices)),
     "at most ten choices": lambda source: len(source.choices) <= 10,
+    "letters from a to z": lambda source: _is_of_ascii(source.question),
     "a right answer": lambda source: bool(source.answer),
     "a wrong answer": lambda source: bool(source.wrong_answers or source.given_wrong_answer),
     "a safety fact": lambda source: bool(source.safety_fact),
