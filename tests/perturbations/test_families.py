@@ -236,9 +236,16 @@ def test_text_that_allows_no_edit():
 
 @pytest.mark.parametrize("name", ["typos", "spacing", "case"])
 @pytest.mark.parametrize("split", ["train", "held_out"])
-def test_noise_leaves_written_choices_alone(name, split):
+@pytest.mark.parametrize(
+    "choices",
+    [
+        "\n\n(A) crow\n(B) pike\n(C) mole\n\nOne letter, please.",
+        "\nA\u3001乌鸦和小鸟\nB\u3001狗鱼和大鱼",
+        "\n\uff08A\uff09乌鸦和小鸟\n\uff08B\uff09狗鱼和大鱼",
+    ],
+)
+def test_noise_leaves_written_choices_alone(name, split, choices):
     """`(B)` became `(BB)` or `(b)`, and a line of choices a part of another."""
-    choices = "\n\n(A) crow\n(B) pike\n(C) mole\n\nOne letter, please."
     source = Source("x", f"Which of these can fly in the sky?{choices}", answer="A", wrong_answers=("B",))
     (steps,) = find_perturbations([name])
     made = [perturb(source, draw(source, steps, split, seed=seed))["perturbed_prompt"] for seed in range(40)]
