@@ -115,6 +115,23 @@ def test_questions_end_in_other_marks(question):
     assert report.swapped == 0
 
 
+def test_worked_solutions_are_counted():
+    """Those of GSM8K, which no reply repeats: the accuracy was 0."""
+    report = BuildReport()
+    rows = [{"question": "1 + 1?", "answer": "1 and 1 are 2.\n#### 2"}, {"question": "1 + 2?", "answer": "3"}]
+    list(build_pairs(rows, ["politeness"], test_share=0, report=report))
+    assert report.solutions().startswith("1 answer(s) have several lines, such as a worked solution.")
+    assert not BuildReport().solutions()
+
+
+@pytest.mark.parametrize(("count", "said"), [(10, "`dataset_name`: 10 row"), (11, "`dataset_name`: more than 10 row")])
+def test_more_faulty_rows_than_are_listed(count, said):
+    """Reading ends after ten, and ten it was that could not be used."""
+    rows = [{"question": f"{number}?", "answer": ["x"]} for number in range(count)]
+    with pytest.raises(InvalidPairsError, match=f"{said}.s. cannot be used"):
+        list(build_pairs(rows, ["politeness"]))
+
+
 def test_a_row_that_is_left_out_contradicts_no_other():
     """The first row has no answer, and the second spells a wrong one otherwise: neither makes the third a faulty one."""
     report = BuildReport()

@@ -244,6 +244,14 @@ def test_messages():
         read({"prompt": messages}, chat=False)
 
 
+def test_keys_of_other_rows_are_no_part_of_the_name():
+    """Parquet files fill them in with null, and the same question was another source, of another split."""
+    message = {"role": "user", "content": "Which?"}
+    filled = [{**message, "name": None, "tool_calls": None}]
+    sources = [read({"messages": messages}) for messages in ([message], filled)]
+    assert sources[0] == sources[1]
+
+
 def test_tools_beside_text():
     """The pairs were written, and training refused all of them."""
     row = {"question": "x", "tools": [{"name": "clock"}], "chat_template_kwargs": None}

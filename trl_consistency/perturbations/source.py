@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ..data.answers import denied_answer
 from ..data.choices import choices_in
-from ..data.messages import messages_in
+from ..data.messages import messages_in, without_none
 from ..data.pairs import row_checker
 from ..data.text import normalized
 from ..errors import ConsistencyError
@@ -109,7 +109,7 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
     compared = (columns.prompt, *columns.choices, columns.answer, columns.wrong_answer, columns.safety_fact, "aliases")
     row = {name: _normalized(value) if name in compared else value for name, value in row.items()}
     prompt = row.get(columns.prompt)
-    prompt = _normalized(messages_in(prompt) or prompt)
+    prompt = without_none(_normalized(messages_in(prompt) or prompt))
     faults = row_checker({"prompt": prompt}, has_completion=False, prompt_columns=("prompt",))({"prompt": prompt})
     if faults:
         raise ConsistencyError(f"`{columns.prompt}` {faults[0].removeprefix('`prompt` ')}")
