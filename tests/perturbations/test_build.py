@@ -263,7 +263,14 @@ def test_a_composition_of_which_one_changes_nothing_is_counted():
     assert report.left_out() == ["typos in authority+typos: 1 pair(s) left unchanged"]
 
 
-@pytest.mark.parametrize("last", ["All of the above", "None of the answers above.", "above sea level"])
+@pytest.mark.parametrize(
+    "last",
+    [
+        *("All of the above", "None of the answers above.", "All of above", "above sea level"),
+        *("Alle oben genannten", "Toutes les réponses ci-dessus", "Todas las anteriores", "Tutte le precedenti"),
+        *("Всё вышеперечисленное", "以上都是", "上記のすべて", "위의 모든 것"),
+    ],
+)
 def test_choices_that_name_others_by_their_place_keep_it(last):
     """ "All of the above" came first, as the right answer."""
     report = BuildReport()
