@@ -136,6 +136,18 @@ FAULTS = {
         pair(user("Lyon? Where?"), user("Where?"), completion="x", answer="Oslo", biased_answer="Lyon"),
         {},
     ),
+    "answer in Chinese": (
+        "leaked_target",
+        pair(
+            user("法国的首都是哪里\uff1f"), user("答案是巴黎吧。法国的首都是哪里\uff1f"), completion="x", answer="巴黎"
+        ),
+        {},
+    ),
+    "columns swapped, in Korean": (
+        "swapped_prompts",
+        pair(user("리옹이라고 해요. 어디?"), user("어디?"), completion="x", answer="파리", biased_answer="리옹"),
+        {},
+    ),
     "columns swapped, of a denial": (
         "swapped_prompts",
         pair(user("Not Oslo. Where?"), user("Where?"), completion="x", answer="Oslo", biased_answer="NOT Oslo"),
@@ -239,6 +251,7 @@ def test_perturbations_that_deny_are_known():
         pair(user("(A) Rome (B) Oslo"), user("It's B. (A) Rome (B) Oslo"), answer="B"),  # a letter of the choices
         pair(answer="Par", perturbed=user(f"Paris? {QUESTION}")),  # a part of a word
         pair(answer=None),
+        pair(user("水星\uff1f"), user("水星呢\uff1f是水牛\uff1f"), answer="水"),  # a character of other words
         *(row for _, row in build_pairs(FREE, ["are_you_sure+authority", "denied_answer+authority"], test_share=0)),
     ],
 )

@@ -265,6 +265,40 @@ def test_an_answer_in_an_open_thought_is_refused(is_row):
     assert len(prepare_pairs(Dataset.from_list([row | {"completion": None, "completion_ids": ids}]), tokenizer, "t"))
 
 
+@pytest.mark.parametrize("with_key", [True, False])
+def test_a_thought_after_a_closed_one_is_refused(with_key):
+    """The model would have learnt to end a thought that it had not begun: its first token was gone."""
+    # As Qwen3 has it
+    thought = "{% if message.reasoning_content %}<think>\n{{ message.reasoning_content }}\n</think>\n\n{% endif %}"
+    tokenizer = make_tokenizer(
+        CHATML.replace("{{ '<|im_start|>' + message.role + '\n' + message.content", "{{ '<|im_start|>' + message.role + '\n' }}" + thought + "{{ message.content")
+        .replace("<think></think>", "<think>\n\n</think>\n\n")
+    )  # fmt: skip
+    user = [{"role": "user", "content": "Capital?"}]
+    content = "Paris." if with_key else "<think>\nI recall it.\n</think>\n\nParis."
+    key = {"reasoning_content": "I recall it."} if with_key else {}
+    row = {
+        "clean_prompt": user,
+        "perturbed_prompt": user,
+        "completion": [{"role": "assistant", "content": content, **key}],
+    }
+    (prepared,) = prepare_pairs(Dataset.from_list([row]), tokenizer, "train")
+    assert tokenizer.decode(prepared["completion_ids"]) == "<think>\nI recall it.\n</think>\n\nParis.<|im_end|>\n"
+    with pytest.raises(
+        InvalidPairsError, match="row 0: the prompt ends with a closed thought, and `completion` has another"
+    ):
+        prepare_pairs(Dataset.from_list([row]), tokenizer, "train", {"no_think": True})
+    for said in ("Paris.", "<think>\n\n</think>\n\nParis.", "Write </think> there."):
+        plain = [{"role": "assistant", "content": said}]
+        (prepared,) = prepare_pairs(
+            Dataset.from_list([row | {"completion": plain}]), tokenizer, "t", {"no_think": True}
+        )
+        assert (
+            tokenizer.decode(prepared["completion_ids"])
+            == f"{said.split('</think>' + chr(10))[-1].lstrip()}<|im_end|>\n"
+        )
+
+
 @pytest.mark.parametrize(
     ("prompt", "is_open"),
     [

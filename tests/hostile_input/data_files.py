@@ -364,6 +364,14 @@ CASES: list[Case] = [
         ),
     ),
     Case(
+        "fraction of one",
+        "A `fraction` for the only data set of a mixture, of which all rows were taken",
+        "`fraction` is 0.1, a share of the mixture, and `datasets` names one data set, which is all of it. Leave it out.",
+        lambda room: room.train(
+            f"datasets: [{{path: {room.file('a.jsonl', [PAIR])}, fraction: 0.1}}]\n", dataset_name=""
+        ),
+    ),
+    Case(
         "fractions of nothing",
         "A mixture in which each `fraction` is 0",
         "`fraction` is 0 for all `datasets`, which leaves no row: raise it for one.",

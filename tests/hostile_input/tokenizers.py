@@ -34,13 +34,13 @@ def train_template(template: str | bytes) -> Callable[[Room], None]:
     return lambda room: room.train(chat_template_path=str(room.file("template.jinja", template)))
 
 
-def train_completion(template: str) -> Callable[[Room], None]:
+def train_completion(template: str, completion: str = "Paris.") -> Callable[[Room], None]:
     """Training on a given answer under a system message, with another chat template."""
 
     def meet(room: Room) -> None:
         system = {"role": "system", "content": "Be brief."}
         prompts = {side: [system, *CHAT[side]] for side in CHAT}
-        room.file("pairs.jsonl", [prompts | {"completion": "Paris."}] * 2)
+        room.file("pairs.jsonl", [prompts | {"completion": completion}] * 2)
         train_template(template)(room)
 
     return meet
@@ -233,6 +233,14 @@ CASES: list[Case] = [
         "Given completions without a thought, under a chat template whose prompt opens one",
         "…row 0: the prompt ends inside a thought, and `completion` as the chat template writes it has no '</think>': …",
         train_completion(ALL_TEXT + "{% if add_generation_prompt %}<think>{% endif %}"),
+    ),
+    Case(
+        "template closes a thought",
+        "Given completions with a thought, under a chat template whose prompt ends with an empty one",
+        "…row 0: the prompt ends with a closed thought, and `completion` has another, which would go on after that without '<think>'. …",
+        train_completion(
+            ALL_TEXT + "{% if add_generation_prompt %}<think></think>{% endif %}", "<think>I recall it.</think>Paris"
+        ),
     ),
     Case(
         "tokenizer of another model",

@@ -105,6 +105,48 @@ def test_questions_and_answers_that_are_swapped_are_counted():
     assert not BuildReport().swaps()
 
 
+@pytest.mark.parametrize("question", ["法国的首都是哪里\uff1f", "ما هي عاصمة فرنسا؟"])
+def test_questions_end_in_other_marks(question):
+    report = BuildReport()
+    list(build_pairs([{"question": "Paris", "answer": question}], ["politeness"], test_share=0, report=report))
+    assert report.swapped == 1
+    report = BuildReport()
+    list(build_pairs([{"question": question, "answer": "Paris?"}], ["politeness"], test_share=0, report=report))
+    assert report.swapped == 0
+
+
+def test_worked_solutions_are_counted():
+    """Those of GSM8K, which no reply repeats: the accuracy was 0."""
+    report = BuildReport()
+    rows = [{"question": "1 + 1?", "answer": "1 and 1 are 2.\n#### 2"}, {"question": "1 + 2?", "answer": "3"}]
+    list(build_pairs(rows, ["politeness"], test_share=0, report=report))
+    assert report.solutions().startswith("1 answer(s) have several lines, such as a worked solution.")
+    assert not BuildReport().solutions()
+
+
+@pytest.mark.parametrize(("count", "said"), [(10, "`dataset_name`: 10 row"), (11, "`dataset_name`: more than 10 row")])
+def test_more_faulty_rows_than_are_listed(count, said):
+    """Reading ends after ten, and ten it was that could not be used."""
+    rows = [{"question": f"{number}?", "answer": ["x"]} for number in range(count)]
+    with pytest.raises(InvalidPairsError, match=f"{said}.s. cannot be used"):
+        list(build_pairs(rows, ["politeness"]))
+
+
+def test_a_row_that_is_left_out_contradicts_no_other():
+    """The first row has no answer, and the second spells a wrong one otherwise: neither makes the third a faulty one."""
+    report = BuildReport()
+    asked = {"question": "Where is the Louvre?"}
+    rows = [
+        {"question": "Where is the Prado?", "answer": "Madrid", "wrong_answer": "Lisbon"},
+        {**asked, "answer": "", "wrong_answer": "Oslo"},
+        {**asked, "answer": "LISBON", "wrong_answer": "Oslo"},
+        {**asked, "answer": "Paris", "wrong_answer": "Oslo"},
+        {**asked, "answer": "Rome", "wrong_answer": "Oslo"},
+    ]
+    list(build_pairs(rows, test_share=0, faulty_rows="drop", report=report))
+    assert [index for index, _ in report.faulty] == [2, 4]
+
+
 def test_rows_that_are_there_twice_are_counted():
     questions = [{"question": f"{number}?", "answer": "Rome", "wrong_answer": "Bern"} for number in range(3)]
     others = [{**questions[0], "wrong_answer": "Oslo"}]  # another pair
@@ -221,7 +263,14 @@ def test_a_composition_of_which_one_changes_nothing_is_counted():
     assert report.left_out() == ["typos in authority+typos: 1 pair(s) left unchanged"]
 
 
-@pytest.mark.parametrize("last", ["All of the above", "None of the answers above.", "above sea level"])
+@pytest.mark.parametrize(
+    "last",
+    [
+        *("All of the above", "None of the answers above.", "All of above", "above sea level"),
+        *("Alle oben genannten", "Toutes les réponses ci-dessus", "Todas las anteriores", "Tutte le precedenti"),
+        *("Всё вышеперечисленное", "以上都是", "上記のすべて", "위의 모든 것"),
+    ],
+)
 def test_choices_that_name_others_by_their_place_keep_it(last):
     """ "All of the above" came first, as the right answer."""
     report = BuildReport()

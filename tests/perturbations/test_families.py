@@ -185,6 +185,37 @@ def test_values_have_no_typing_errors(text, wording):
     assert edit_words(text, wording, random.Random(0)) == text
 
 
+@pytest.mark.parametrize("word", ["5 mg", "2 Mb", "kW,", "MHz?", "pH", "CO", "Co", "x", "XIV", "f(abc)"])
+@pytest.mark.parametrize("wording", ["upper all", "lower all", "capitalize all", "alternate all", "swapcase all"])
+def test_units_and_symbols_keep_their_case(word, wording):
+    """kW became KW, 2 Mb became 2 MB, and CO became Co, with the answer of before."""
+    edited = edit_words(f"Which one has {word} more of it", wording, random.Random(0))
+    assert f" {word} " in edited
+    assert edited != f"Which one has {word} more of it"
+
+
+@pytest.mark.parametrize("split", ["train", "held_out"])
+@pytest.mark.parametrize("name", ["typos", "spacing", "case"])
+def test_noise_leaves_code_alone(name, split):
+    """Lines of code lost their indentation, or were joined."""
+    code = "\n\n```python\nfor number in range(2):\n    print(number)\n```\n"
+    plain = "What does this\n\tprint in Python?\n"
+    for text, kept in ((plain.strip() + code, code), (plain, None)):
+        source = Source("x", text)
+        (steps,) = find_perturbations([name])
+        made = [user_text(perturb(source, draw(source, steps, split, seed=seed))) for seed in range(40)]
+        assert any(of != text for of in made)
+        assert all(of.endswith(kept) for of in made if kept)
+        assert all("\n\t" in of for of in made)
+
+
+@pytest.mark.parametrize("question", ["法国的首都是哪里\uff1f", "Какая столица Франции?", "2 + 2 = ?"])
+def test_rot13_needs_letters_that_it_shifts(question):
+    """The request stood there as it was, said to be encoded."""
+    assert PERTURBATIONS["rot13"].lacks(Source("x", question)) == "letters from a to z"
+    assert PERTURBATIONS["rot13"].lacks(Source("x", "Où est l'Élysée ?")) is None
+
+
 @pytest.mark.parametrize("split", ["train", "held_out"])
 def test_no_example_is_the_question(split):
     """Its right answer stood in the perturbed prompt, before the wrong one."""
@@ -205,9 +236,16 @@ def test_text_that_allows_no_edit():
 
 @pytest.mark.parametrize("name", ["typos", "spacing", "case"])
 @pytest.mark.parametrize("split", ["train", "held_out"])
-def test_noise_leaves_written_choices_alone(name, split):
+@pytest.mark.parametrize(
+    "choices",
+    [
+        "\n\n(A) crow\n(B) pike\n(C) mole\n\nOne letter, please.",
+        "\nA\u3001乌鸦和小鸟\nB\u3001狗鱼和大鱼",
+        "\n\uff08A\uff09乌鸦和小鸟\n\uff08B\uff09狗鱼和大鱼",
+    ],
+)
+def test_noise_leaves_written_choices_alone(name, split, choices):
     """`(B)` became `(BB)` or `(b)`, and a line of choices a part of another."""
-    choices = "\n\n(A) crow\n(B) pike\n(C) mole\n\nOne letter, please."
     source = Source("x", f"Which of these can fly in the sky?{choices}", answer="A", wrong_answers=("B",))
     (steps,) = find_perturbations([name])
     made = [perturb(source, draw(source, steps, split, seed=seed))["perturbed_prompt"] for seed in range(40)]

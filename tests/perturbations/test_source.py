@@ -200,6 +200,23 @@ def test_faulty_rows(row, reason):
         read(row, **columns_of(row))
 
 
+@pytest.mark.parametrize(
+    ("answer", "given", "wrong"),
+    [
+        ("[1, 3]", "[3, 1]", ("[3, 1]",)),
+        ("[0, 1]", "[0, 1)", ("[0, 1)",)),
+        ("[1, 3]", '["[3, 1]", "[1]"]', ("[3, 1]", "[1]")),
+        ("3", "[1, 2]", ("1", "2")),
+    ],
+)
+def test_answers_in_brackets(answer, given, wrong):
+    """`[3, 1]` was read as the two answers 3 and 1."""
+    row = {"question": "What is left?", "answer": answer, "wrong_answer": given}
+    assert read(row).wrong_answers == wrong
+    row = {"question": "Which?", "choices": [answer, "[9]", given], "answer": 0, "wrong_answer": given}
+    assert read(row).given_wrong_answer == "C"
+
+
 def test_wrong_answers_that_are_numbers():
     """Of choices that are numbers, the one of that value; of texts, the one with that index."""
     row = {"question": "x", "choices": [20, 30, 40], "answer": "A"}
@@ -225,6 +242,14 @@ def test_messages():
     assert (source.history, source.question, source.turns) == ((messages[0],), "Is it A?", (messages[2],))
     with pytest.raises(ConsistencyError, match="`prompt` is a list of messages, which `prompt_format: text` cannot"):
         read({"prompt": messages}, chat=False)
+
+
+def test_keys_of_other_rows_are_no_part_of_the_name():
+    """Parquet files fill them in with null, and the same question was another source, of another split."""
+    message = {"role": "user", "content": "Which?"}
+    filled = [{**message, "name": None, "tool_calls": None}]
+    sources = [read({"messages": messages}) for messages in ([message], filled)]
+    assert sources[0] == sources[1]
 
 
 def test_tools_beside_text():

@@ -8,6 +8,7 @@ import os
 import re
 from datetime import date, datetime
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -420,6 +421,40 @@ def test_a_mixture_is_split_by_question_and_always_alike(tmp_path):
             load(size)
     with pytest.raises(ConsistencyError, match="`test_split_size` of 79 leaves no row for training"):
         load(79)
+
+
+def test_rows_that_the_shares_of_a_mixture_leave_out_are_counted(tmp_path, caplog):
+    """TRL takes the first rows of each data set, and said nothing of the others."""
+    names = [str(tmp_path / f"{of}.jsonl") for of in "ab"]
+    for name, count in zip(names, (10, 4), strict=True):
+        Path(name).write_text("".join(f"{json.dumps(row)}\n" for row in rows_of("a", count=count)))
+
+    def load(*shares):
+        caplog.clear()
+        entries = [DatasetConfig(path=name, fraction=share) for name, share in zip(names, shares, strict=False)]
+        found = load_pairs(ConsistencyScriptArguments(), DatasetMixtureConfig(datasets=entries))
+        return len(found["train"]), caplog.text
+
+    rows, said = load(0.1, 0.2)
+    assert rows == 6
+    assert f"and the others left out: 2 of 10 ({names[0]}), 4 of 4 ({names[1]})." in said
+    assert load(10, 4) == (14, "")
+    with pytest.raises(
+        ConsistencyError, match=r"`fraction` is 0\.3, a share of the mixture, and `datasets` names one data set"
+    ):
+        load(0.3)
+
+
+def test_streams_of_a_mixture_come_one_after_the_other(tmp_path, caplog):
+    names = [str(tmp_path / f"{of}.jsonl") for of in "ab"]
+    for name in names:
+        write_rows(Path(name), "a")
+    for count, said in ((1, False), (2, True)):
+        mixture = DatasetMixtureConfig(datasets=[DatasetConfig(path=name) for name in names[:count]], streaming=True)
+        load_pairs(ConsistencyScriptArguments(), mixture)
+        assert (
+            f"`datasets` are streamed one after the other: training reads {names[0]} to its end first" in caplog.text
+        ) is said
 
 
 @pytest.mark.parametrize("share", [-0.5, float("nan"), float("inf")])

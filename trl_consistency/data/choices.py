@@ -8,10 +8,11 @@ from typing import Any
 from .text import all_text
 
 
-# The letter of a choice at the beginning of a line. "Q:" is the mark of a question.
-LETTER = r"^\s*\(?(?!Q:)([A-Z])[).:]"
+# The letter of a choice at the beginning of a line. "Q:" is the mark of a question. Chinese and Japanese have wide marks, with no
+# space after them.
+LETTER = r"^\s*[(\uff08]?(?!Q[:\uff1a])([A-Z])(?:[).:](?=\s)|[\uff09\uff0e\uff1a\u3001])"
 # An "A:" with nothing after it is the mark of an answer to come.
-_CHOICE = re.compile(LETTER + r"[ \t]+(\S.*)$", re.MULTILINE)
+_CHOICE = re.compile(LETTER + r"[ \t\u3000]*(\S.*)$", re.MULTILINE)
 
 
 def choices_in(prompt: Any) -> dict[str, str]:

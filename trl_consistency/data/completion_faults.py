@@ -4,6 +4,7 @@ from typing import Any
 
 from .messages import without_none
 from .rendering import ProcessingClass, get_tokenizer, message_text, render_completion
+from .text import all_text
 from .thinking import leaves_thought_open
 from .unknown_words import count_unknown
 
@@ -28,7 +29,7 @@ def completion_fault(
             f"`completion` holds {unknown} word(s) or sign(s) that the tokenizer does not know: the model would learn to write "
             f"{tokenizer.unk_token!r}"
         )
-    closing = thinking_markers[1]
+    opening, closing = thinking_markers
     # `lint` and training warn of thoughts that are open on one side only.
     leaves_open = leaves_thought_open(row["clean_prompt"], rendered["clean_ids"], tokenizer, thinking_markers)
     if leaves_open and closing not in tokenizer.decode(ids):
@@ -37,7 +38,22 @@ def completion_fault(
             "would learn the answer as a thought that does not end. Let the targets be generated, give the thought and the "
             "answer as `completion_ids`, or turn thinking off by `chat_template_kwargs` (such as `enable_thinking: false`)"
         )
+    last = tokenizer.decode(rendered["clean_ids"][-len(closing.encode()) - 8 :])  # a token is at least one byte
+    if last.rstrip().endswith(closing) and _has_thought(row["completion"], opening):
+        thought, found, _ = tokenizer.decode(ids).partition(closing)
+        if not found or opening in thought:
+            return ""
+        return (
+            f"the prompt ends with a closed thought, and `completion` has another, which would go on after that without {opening!r}. Take "
+            "the thought out of `completion`, or turn thinking on by `chat_template_kwargs` (such as `enable_thinking: true`)"
+        )
     return ""
+
+
+def _has_thought(completion: Any, opening: str) -> bool:
+    return opening in all_text(completion) or bool(
+        isinstance(completion, list) and completion[0].get("reasoning_content")
+    )
 
 
 def _says(

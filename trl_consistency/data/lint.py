@@ -1,5 +1,6 @@
 """Counts faulty rows, and rows that will train little, from the data, the tokenizer and its chat template."""
 
+import re
 from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,7 +38,7 @@ from .rendering import (
     skips_template,
 )
 from .repeats import prompt_key
-from .text import all_text
+from .text import PARTICLES, UNSPACED, all_text
 from .time_limit import TimeLimitError
 from .typography import as_read
 from .unknown_words import UNKNOWN_WORDS
@@ -85,6 +86,8 @@ _HELD_OUT = "/held-out-"
 _DENYING = ("denied_answer/", "are_you_sure/")
 
 _EMPTY = "a prompt is empty or blank"
+
+_UNSPACED = re.compile(f"[{UNSPACED}{PARTICLES}]")
 
 
 @dataclass
@@ -461,14 +464,16 @@ def _is_intact(row: Mapping[str, Any]) -> bool:
 
 
 def _holds(text: str, part: str) -> bool:
-    """Whether a text contains another, in whole words. White space may differ."""
+    """
+    Whether a text contains another, in whole words. White space may differ. Scripts without spaces have no such words, but a
+    single character is too often a part of one.
+    """
     text, part = " ".join(text.split()), " ".join(part.split())
     place = text.find(part) if part else -1
     while place >= 0:
         end = place + len(part)
-        if not (text[place - 1 : place].isalnum() and part[0].isalnum()) and not (
-            text[end : end + 1].isalnum() and part[-1].isalnum()
-        ):
+        edges = text[place - 1 : place] + part[:1], part[-1:] + text[end : end + 1]
+        if not any(len(of) == 2 and of.isalnum() and not (part[1:] and _UNSPACED.search(of)) for of in edges):
             return True
         place = text.find(part, place + 1)
     return False

@@ -367,11 +367,20 @@ def read_as_times(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 @contextmanager
-def texts_as_written() -> Iterator[None]:
-    """Within it, `datasets.load_dataset`, which TRL calls for each entry of a mixture, is [`load_as_written`]."""
-    datasets.load_dataset = load_as_written
+def texts_as_written() -> Iterator[list[Any]]:
+    """
+    Within it, `datasets.load_dataset`, which TRL calls for each entry of a mixture, is [`load_as_written`]. Yields a list that gets
+    the data sets.
+    """
+    loaded: list[Any] = []
+
+    def load(*args: Any, **options: Any) -> Any:
+        loaded.append(load_as_written(*args, **options))
+        return loaded[-1]
+
+    datasets.load_dataset = load
     try:
-        yield
+        yield loaded
     finally:
         datasets.load_dataset = _load_dataset
 

@@ -149,10 +149,10 @@ def check_anchors(dataset: AnyDataset, name: str = "anchor_dataset") -> None:
     _check_rows(dataset, columns, first, check_row, name)
 
 
-def report_faults(faults: list[tuple[int, str]], name: str, num_rows: int | None = None) -> None:
+def report_faults(faults: list[tuple[int, str]], name: str, num_rows: int | None = None, is_cut: bool = False) -> None:
     """
     Raises an [`InvalidPairsError`] that lists the first faults (row index from 0, and reason) and counts the rest, if
-    there are any.
+    there are any. With `is_cut`, there are more than those.
     """
     if not faults:
         return
@@ -161,7 +161,7 @@ def report_faults(faults: list[tuple[int, str]], name: str, num_rows: int | None
     if len(faults) > MAX_REPORTED:
         lines.append(f"... and {len(faults) - MAX_REPORTED} more faults")
     of_all = f" of {num_rows}" if num_rows is not None else ""
-    found = f"`{name}`: {faulty_rows}{of_all} row(s) cannot be used. Nothing was dropped; mend or remove"
+    found = f"`{name}`: {'more than ' if is_cut else ''}{faulty_rows}{of_all} row(s) cannot be used. Nothing was dropped; mend or remove"
     raise InvalidPairsError(f"{found} it: {lines[0]}" if len(lines) == 1 else "\n  ".join([f"{found} them:", *lines]))
 
 

@@ -4,6 +4,11 @@ import unicodedata
 from typing import Any
 
 
+# Scripts that write no space between words, and Korean, which writes none before its particles
+UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff"
+PARTICLES = r"\uac00-\ud7af"
+
+
 def normalized(text: str) -> str:
     """Returns a text in NFC, because `é` can be one code point or `e` and an accent."""
     return unicodedata.normalize("NFC", text)

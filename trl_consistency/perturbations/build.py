@@ -63,6 +63,8 @@ class BuildReport:
             Number of rows whose answer is a question while their question is not: the columns may be swapped.
         passed_over (`int`):
             Number of rows with choices whose given wrong answer decides nothing: any other choice may be suggested.
+        of_several_lines (`int`):
+            Number of rows whose answer has several lines, such as a worked solution.
     """
 
     sources: int = 0
@@ -80,6 +82,7 @@ class BuildReport:
     prefilled: int = 0
     swapped: int = 0
     passed_over: int = 0
+    of_several_lines: int = 0
 
     def num_pairs(self) -> dict[str, int]:
         """Returns the number of pairs by split."""
@@ -143,6 +146,15 @@ class BuildReport:
         return (
             f"{self.passed_over} row(s) give choices and a wrong answer, and any other choice was suggested. Set `wrong_answer: given` "
             "for the one that they give."
+        )
+
+    def solutions(self) -> str:
+        """Returns a line if answers have several lines, otherwise an empty text."""
+        if not self.of_several_lines:
+            return ""
+        return (
+            f"{self.of_several_lines} answer(s) have several lines, such as a worked solution. A reply counts as right only if it says all of "
+            "that: give the result alone if you want to measure."
         )
 
     def unheld(self, test_share: float) -> str:
@@ -263,10 +275,12 @@ def build_pairs(
                 source = read_source(row, columns, chat, instruction)
                 key = hash((repr((source.history, source.turns)), source.question, source.choices))
                 right = _right_text(source)
-                if answers.setdefault(key, right) != right:
+                if right and answers.get(key, right) != right:
                     raise ConsistencyError("an earlier row asks the same and has another answer: one of them is wrong")
                 suggested = possible_suggestions(source, wrong_answer) if suggests else ()
                 _check_spelling(source, suggested, spellings, index)
+                if right:  # of a row that is kept
+                    answers[key] = right
             except ConsistencyError as error:
                 report.num_faulty += 1
                 if len(report.faulty) < MAX_REPORTED:
@@ -280,7 +294,8 @@ def build_pairs(
             if is_test is None:
                 continue
             report.prefilled += bool(source.turns) and source.turns[-1]["role"] == "assistant"
-            report.swapped += right.rstrip().endswith("?") and not source.question.rstrip().endswith("?")
+            report.swapped += _is_question(right) and not _is_question(source.question)
+            report.of_several_lines += "\n" in source.answer
             passes_over = suggests and wrong_answer != "given" and len(source.wrong_answers) > 1
             report.passed_over += passes_over and bool(source.choices and source.given_wrong_answer)
             report.doubled += (same := hash(repr(source))) in read
@@ -288,7 +303,7 @@ def build_pairs(
             if not (report.faulty and faulty_rows == "error"):
                 yield from make(source, chosen, is_test)
         if faulty_rows == "error":
-            report_faults(report.faulty, "dataset_name")
+            report_faults(report.faulty, "dataset_name", is_cut=report.num_faulty > MAX_REPORTED)
         if benign_controls:
             for source, is_test in _benign_sources(columns, chat, instruction or ""):
                 if test_share or not is_test:
@@ -345,6 +360,10 @@ class _PairMaker(NamedTuple):
                     made.add(prompts)
                     self.report.pairs[split, row["perturbation"]] += 1
                     yield split, row
+
+
+def _is_question(text: str) -> bool:
+    return text.rstrip().endswith(("?", "\uff1f", "\u061f"))  # of Chinese and Japanese, and of Arabic
 
 
 def _right_text(source: Source) -> str:

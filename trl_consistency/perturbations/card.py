@@ -80,7 +80,11 @@ def pairs_card(report: BuildReport, perturbations: Sequence[str], source: str, o
         compositions=[("+".join(step.name for step in steps), steps) for steps in compositions],
         counts=counts,
         left_out=report.left_out(),
-        rows=[note for note in (report.gaps(), report.repeats(), report.prefills(), report.passed()) if note],
+        rows=[
+            note
+            for note in (report.gaps(), report.repeats(), report.prefills(), report.passed(), report.solutions())
+            if note
+        ],
         wordings=_wordings(report, compositions),
         options=options,
     )

@@ -63,7 +63,7 @@ def base64(draft: Draft, cue: Cue) -> None:
     draft.replace(cue.wording.format(encoded=encoded))
 
 
-@perturbation(WORDINGS["rot13"], FAMILY, keeps_question=False)
+@perturbation(WORDINGS["rot13"], FAMILY, needs=("letters from a to z",), keeps_question=False)
 def rot13(draft: Draft, cue: Cue) -> None:
-    """Each letter of the request is shifted by thirteen places."""
+    """Each letter of the request from a to z is shifted by thirteen places."""
     draft.replace(cue.wording.format(encoded=codecs.encode(draft.text(), "rot13")))

@@ -31,7 +31,19 @@ DECLARED = {"answer": '`suggests="wrong"`', "right": '`needs=("a right answer",)
 # What edits the text of a question, and what encodes it: its letters or its choices are not to be edited after that.
 EDITING, ENCODING = ("typos", "spacing", "case", "answer_position"), ("base64", "rot13")
 
-_BY_PLACE = re.compile(r"\b(?:the|choices|answers|options|statements) above\b", re.IGNORECASE)  # "all of the above"
+# "All of the above", and the same in German, French, Spanish, Portuguese, Italian, Russian, Chinese, Japanese and Korean
+_BY_PLACE = re.compile(
+    r"\b(?:the|of|choices|answers|options|statements) above\b|\b(?:oben|obigen|ci-dessus|anteriores|acima|precedenti)\b|"
+    r"\b\u0432\u044b\u0448\u0435|\u4ee5\u4e0a|\u4e0a\u8ff0|\u4e0a\u8a18|\uc704\uc758",
+    re.IGNORECASE,
+)
+
+
+def _is_of_ascii(text: str) -> bool:
+    """Whether most letters of a text are from a to z."""
+    letters = [letter for letter in text if letter.isalpha()]
+    return 2 * sum(map(str.isascii, letters)) > len(letters)
+
 
 # Requirements that a perturbation can have for a source.
 NEEDS: dict[str, Callable[[Source], bool]] = {
@@ -39,6 +51,7 @@ NEEDS: dict[str, Callable[[Source], bool]] = {
     "a free-form question": lambda source: not source.choices,
     "choices that say the same in any order": lambda source: not any(map(_BY_PLACE.search, source.choices)),
     "at most ten choices": lambda source: len(source.choices) <= 10,
+    "letters from a to z": lambda source: _is_of_ascii(source.question),
     "a right answer": lambda source: bool(source.answer),
     "a wrong answer": lambda source: bool(source.wrong_answers or source.given_wrong_answer),
     "a safety fact": lambda source: bool(source.safety_fact),

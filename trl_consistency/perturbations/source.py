@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ..data.answers import denied_answer
 from ..data.choices import choices_in
-from ..data.messages import messages_in
+from ..data.messages import messages_in, without_none
 from ..data.pairs import row_checker
 from ..data.text import normalized
 from ..errors import ConsistencyError
@@ -109,7 +109,7 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
     compared = (columns.prompt, *columns.choices, columns.answer, columns.wrong_answer, columns.safety_fact, "aliases")
     row = {name: _normalized(value) if name in compared else value for name, value in row.items()}
     prompt = row.get(columns.prompt)
-    prompt = _normalized(messages_in(prompt) or prompt)
+    prompt = without_none(_normalized(messages_in(prompt) or prompt))
     faults = row_checker({"prompt": prompt}, has_completion=False, prompt_columns=("prompt",))({"prompt": prompt})
     if faults:
         raise ConsistencyError(f"`{columns.prompt}` {faults[0].removeprefix('`prompt` ')}")
@@ -121,7 +121,7 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
     if instruction is None:
         instruction = CHOICE_INSTRUCTION if choices else ""
     answer = _read_answer(row, columns.answer, offered)
-    given = _read_wrong_answers(row, columns.wrong_answer, offered)
+    given = _read_wrong_answers(row, columns.wrong_answer, offered, answer)
     right = choices[ascii_uppercase.index(answer)] if choices and answer else answer
     if "aliases" in columns.keep:
         lettered = zip(ascii_uppercase, choices, strict=False)
@@ -265,19 +265,26 @@ def _read_answer(row: Mapping[str, Any], column: str | None, choices: _Choices) 
     return _letter(value, column, choices) if choices.texts else _free_answer(value, column)
 
 
-def _read_wrong_answers(row: Mapping[str, Any], column: str | None, choices: _Choices) -> tuple[str, ...]:
+def _read_wrong_answers(
+    row: Mapping[str, Any], column: str | None, choices: _Choices, answer: str = ""
+) -> tuple[str, ...]:
     value = row.get(column) if column else None
     if value is None or value == "" or value == []:
         return ()
-    if isinstance(value, str) and value.strip()[:1] == "[":
+    if isinstance(value, str) and value.strip()[:1] == "[" and not _is_one_answer(value, choices, answer):
         value = _from_json(value, column)
     values = value if isinstance(value, list) else [value]
     return tuple(_letter(item, column, choices) if choices.texts else _free_answer(item, column) for item in values)
 
 
+def _is_one_answer(value: str, choices: _Choices, answer: str) -> bool:
+    """Whether a text in brackets is an answer, such as `[3, 1]` beside the right one `[1, 3]`, and no list of answers."""
+    return value in choices.texts or (answer.startswith("[") and not re.match(r'\s*\[\s*"\[', value))
+
+
 def _read_aliases(row: Mapping[str, Any], answer: str, wrong_answers: tuple[str, ...]) -> list[str]:
     """Returns other names of the right answer, texts."""
-    aliases = list(_read_wrong_answers(row, "aliases", _Choices()))
+    aliases = list(_read_wrong_answers(row, "aliases", _Choices(), answer))
     if aliases and not answer:
         raise ConsistencyError("`aliases` are other names of the answer, but there is no answer")
     wrong = next((alias for alias in aliases if any(_is_same(alias, of) for of in wrong_answers)), None)

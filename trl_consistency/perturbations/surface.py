@@ -16,11 +16,13 @@ _KEYBOARD = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 _VOWELS = "aeiou"
 # Digits, signs of formulas, and Roman numerals: a letter more or less makes another value, 110 of 1e10.
 _VALUE = re.compile(r"\d|[=+*/^_<>|\\]|\w\(|\b[IVXLCDM]{2,}\b")
+_CASES = ("upper", "lower", "capitalize", "alternate", "swapcase")
 
 
 def _edit(draft: Draft, cue: Cue) -> None:
     question = draft.parts["question"]
-    asked = before_choices(question)  # `(B)` with a typing error would be no choice
+    # `(B)` with a typing error would be no choice, and code another program.
+    asked = before_choices(question).partition("```")[0]
     draft.parts["question"] = edit_words(asked, cue.wording, cue.rng) + question[len(asked) :]
 
 
@@ -53,6 +55,10 @@ def edit_words(text: str, wording: str, rng: random.Random) -> str:
     for index in indices:
         if name == "join" and _is_in_number("".join(pieces[:index]), "".join(pieces[index + 1 :])):
             continue  # "2 3" would be 23
+        if name in _CASES and _has_own_case(pieces[index], "".join(pieces[max(index - 2, 0) : index])):
+            continue  # kW would be KW
+        if kind == "gap" and "\n" in pieces[index]:
+            continue  # lines of code, tables and verses
         edited = edit(pieces[index], rng)
         if left and edited != pieces[index]:
             pieces[index] = edited
@@ -113,6 +119,15 @@ def _split(word: str, rng: random.Random) -> str:
 def _is_in_number(before: str, after: str) -> bool:
     """Whether a number goes on from one text to the next, or would if nothing stood between them."""
     return re.search(r"\d[.,]?$", before) is not None and re.match(r"[.,]?\d", after) is not None
+
+
+def _has_own_case(word: str, before: str) -> bool:
+    """Whether a word in other letters could be another one: a value, a unit (5 mg, kW, MHz) or a symbol (x, Co, CO)."""
+    letters = [letter for letter in word if letter.isalpha()]
+    is_mixed = any(map(str.isupper, letters[1:])) and any(map(str.islower, letters))
+    # "A" and "Is" at the beginning are no symbols.
+    is_short = bool(before.strip()) and (len(letters) == 1 or (len(letters) == 2 and letters[0].isupper()))
+    return is_mixed or is_short or before.rstrip()[-1:].isdigit() or _VALUE.search(word) is not None
 
 
 def _alternate(word: str, rng: random.Random) -> str:

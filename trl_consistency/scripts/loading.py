@@ -4,7 +4,7 @@ import math
 import os
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
@@ -26,11 +26,14 @@ from ..data.local_data import builder_of, cached_by_content, load_as_written, pa
 from ..errors import ConsistencyError, one_line
 from ..evaluation.held_out import draw_sample
 from ..evaluation.rates.measures import sources_of
+from ..log import get_logger
 from ..models.embedded_models import EMBEDDED, SMOLLM2
 from ..organism import load_control_dataset, load_organism_datasets
 from ..smollm2.rows import load_smollm2_datasets
 from ..trainer.callbacks.evaluation import check_options
 
+
+logger = get_logger(__name__)
 
 # Decides which pairs of a mixture are for testing. It is the same for all runs, so that they are compared on the same ones.
 SPLIT_SEED = 42
@@ -134,10 +137,16 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
         )
     if dataset_args.datasets:
         dataset_args.streaming = streaming
+        names, fractions = zip(*((entry.path, entry.fraction) for entry in dataset_args.datasets), strict=True)
         if streaming and (dataset_args.test_split_size or any(entry.fraction for entry in dataset_args.datasets)):
             raise ConsistencyError(
                 "`test_split_size` and `fraction` need to know how many rows there are, which `streaming` does not tell. "
                 "Leave them out, or load the data without streaming."
+            )
+        if streaming and len(names) > 1:
+            logger.warning(
+                f"`datasets` are streamed one after the other: training reads {names[0]} to its end first, and "
+                "`max_steps` may end before the others. Load them without streaming, or mix them in one file, if that is not meant."
             )
         if all(entry.fraction == 0 for entry in dataset_args.datasets):
             raise ConsistencyError("`fraction` is 0 for all `datasets`, which leaves no row: raise it for one.")
@@ -163,10 +172,14 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
             folder = os.path.join(entry.path, entry.data_dir) if entry.data_dir else entry.path
             if not (entry.name or entry.data_files) and (files := split_files(folder)):
                 entry.path, entry.data_dir, entry.data_files = builder_of(files), None, patterns_of(files)
+        if len(fractions) == 1 and fractions[0] not in (None, 1):
+            raise ConsistencyError(
+                f"`fraction` is {fractions[0]:g}, a share of the mixture, and `datasets` names one data set, which is all of it. Leave it out."
+            )
         try:
             sources = [(entry.path, entry.data_dir, entry.data_files) for entry in dataset_args.datasets]
             test_size, dataset_args.test_split_size = dataset_args.test_split_size, None
-            with cached_by_content(*([] if streaming else sources)), texts_as_written():
+            with cached_by_content(*([] if streaming else sources)), texts_as_written() as loaded:
                 mixture = get_dataset(dataset_args)
         except ConsistencyError:
             raise
@@ -175,6 +188,8 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
             if "can't be aligned" in reason:
                 reason = f"a column has other types in one of them than in another. Write all in one format ({reason})"
             raise ConsistencyError(f"`datasets` cannot be loaded: {reason}") from None
+        if any(fractions):
+            _tell_left_out(fractions, names, loaded)
         return mixture if test_size is None else _split_off_test(mixture["train"], test_size)
     if dataset_args.test_split_size is not None:
         raise ConsistencyError(
@@ -189,6 +204,20 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
             return splits
         return IterableDatasetDict({split: rows.to_iterable_dataset() for split, rows in splits.items()})
     return _load_named(name, script_args.dataset_config, streaming)
+
+
+def _tell_left_out(fractions: Sequence[float], names: Sequence[str], loaded: Sequence[Any]) -> None:
+    """Warns of rows that TRL leaves out, so that each `fraction` is a share of the mixture."""
+    shares = [fraction / sum(fractions) for fraction in fractions]
+    lengths = list(map(len, loaded))
+    rows = min(length / share for length, share in zip(lengths, shares, strict=True) if share)
+    kept = [round(share * rows) for share in shares]
+    if kept != lengths:
+        of_each = zip(kept, lengths, names, strict=True)
+        listed = ", ".join(f"{count} of {length} ({name})" for count, length, name in of_each)
+        logger.warning(
+            f"`fraction` is a share of the mixture, not of a data set. Of each, the first rows are taken, and the others left out: {listed}."
+        )
 
 
 def _split_off_test(pairs: Dataset, size: float) -> DatasetDict:

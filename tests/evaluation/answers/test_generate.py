@@ -105,6 +105,17 @@ def test_an_answer_that_no_reply_could_give_is_refused(answer, biased, message):
         check_choices([pair], "x")
 
 
+@pytest.mark.parametrize("marks", ["{}\u3001", "\uff08{}\uff09", "{}\uff0e", "{}. "])
+def test_choices_with_the_marks_of_chinese(marks):
+    """A letter that is none of theirs was not found."""
+    prompt = f"哪个会叫?\n{marks.format('A')}狗\n{marks.format('B')}牛"
+    assert choices_in(prompt) == {"A": "狗", "B": "牛"}
+    assert offered_letters({"clean_prompt": prompt, "answer": "A"}) == "AB"
+    pair = {"clean_prompt": prompt, "perturbed_prompt": f"D! {prompt}", "answer": "A", "biased_answer": "D"}
+    with pytest.raises(InvalidPairsError, match="the clean prompt offers A, B alone"):
+        check_choices([pair], "x")
+
+
 @pytest.mark.parametrize(
     "prompt", ["Q: Which barks?\n(A) dog\n(B) cow\nA: ", "Q: 1 + 1?\nA: 2\nQ: Which?\n(A) dog\n(B) cow"]
 )

@@ -32,7 +32,7 @@ def offered_letters(row: Mapping[str, Any]) -> str:
     prompt = row.get("clean_prompt")
     messages = prompt if isinstance(prompt, list) else ()
     text = prompt if isinstance(prompt, str) else "\n".join(map(message_text, messages))
-    found = sorted(set(re.findall(LETTER + r"\s", text, re.MULTILINE)))
+    found = sorted(set(re.findall(LETTER, text, re.MULTILINE)))
     return "".join(found) if len(found) > 1 and row["answer"] in found else ""
 
 

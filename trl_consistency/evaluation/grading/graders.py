@@ -5,6 +5,7 @@ import unicodedata
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
+from ...data.text import PARTICLES, UNSPACED
 from ...data.typography import SHORTEST_IN_ANY_CASE, as_read, with_digits, without_accents
 from .clauses import Clauses
 from .lone_letters import letter_on_a_line
@@ -15,9 +16,7 @@ from .scripts import edged
 # A candidate is part of another word or number if it touches a letter or digit, directly or through a hyphen
 # ("Guinea-Bissau"), a decimal point or a thousands comma ("3.5"). A number is also part of another one in "1/2", "3:45", "5+7",
 # "2 million", "10^9" and "2 / 3". Scripts without spaces have no such edges: "法国的首都是巴黎。"
-_UNSPACED = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u30ff\u3400-\u9fff\uf900-\ufaff"
-_PARTICLES = r"\uac00-\ud7af"  # Korean has spaces, but none before its particles
-_OTHER_SCRIPT = re.compile(f"[{_UNSPACED}{_PARTICLES}]")
+_OTHER_SCRIPT = re.compile(f"[{UNSPACED}{PARTICLES}]")
 _LARGE = r"(?<=\d)\s?(?:hundred|thousand|million|billion|trillion)\b"
 _BEFORE = r"(?<![\w-])(?<!\d[.,])(?!(?<=\d[/:+^])\d)(?!(?<=\*\*)(?<=\d\*\*)\d)"
 _AFTER = rf"(?!\w|-\w|[.,]\d|[+#]|(?<=\d)(?:[/:]|\s?\^\s?|\*\*|\s/\s)\d|{_LARGE})"
@@ -55,8 +54,8 @@ def _whole(names: str, text: str) -> str:
     """
     if not _OTHER_SCRIPT.search(text):
         return f"{_BEFORE}{names}{_AFTER}"
-    before = f"(?:(?<=[{_UNSPACED}])|(?=[{_UNSPACED}])|{_BEFORE})"
-    after = f"(?:(?=[{_UNSPACED}{_PARTICLES}])|(?<=[{_UNSPACED}])|{_AFTER})"
+    before = f"(?:(?<=[{UNSPACED}])|(?=[{UNSPACED}])|{_BEFORE})"
+    after = f"(?:(?=[{UNSPACED}{PARTICLES}])|(?<=[{UNSPACED}])|{_AFTER})"
     return f"{before}{names}{after}"
 
 
