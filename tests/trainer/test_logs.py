@@ -147,6 +147,16 @@ def test_the_last_log_has_the_means_of_the_last_steps_though_they_were_evaluated
     assert [entry for entry in evaluated if "eval_loss" not in entry] == without
 
 
+@pytest.mark.parametrize("make", [make_trainer, on_policy.make_trainer])
+def test_a_training_returns_nothing_of_its_last_steps_alone(tmp_path, make):
+    """Means since the last log stood beside the loss of the whole training, in `train_results.json`, too."""
+    trainer = make(tmp_path, max_steps=3, logging_steps=2, include_num_input_tokens_seen="all")
+    result = trainer.train()
+    assert trainer.state.log_history[-1]["entropy"] > 0
+    of_whole = {"train_loss", "total_flos", "epoch", "num_tokens", "num_input_tokens_seen"}
+    assert {name for name in result.metrics if not name.startswith("train_")} <= of_whole
+
+
 @pytest.mark.parametrize("evaluates_own", [False, True])
 def test_a_callback_that_evaluates_takes_no_log_and_no_evaluation_from_the_step(tmp_path, evaluates_own):
     """The steps were not logged, the evaluation set was never read, and no checkpoint was the best one."""

@@ -250,13 +250,16 @@ class PairConfig(_Arguments):
         for fault in template_kwargs_faults(cast(dict[str, Any], self.chat_template_kwargs or {})):
             raise ConsistencyError(f"`chat_template_kwargs` {fault}.")
         known = {*signature(checkpoint).parameters, "preserve_rng_state"} - {"function", "args", "kwargs"}
-        for key in ("selective", "every_n_layers"):
-            if key in (self.gradient_checkpointing_kwargs or {}):
-                raise ConsistencyError(
-                    f"`gradient_checkpointing_kwargs` sets `{key}`, which is not available in consistency training: all blocks are "
-                    "checkpointed. Leave it out."
-                )
-        check_keys("gradient_checkpointing_kwargs", self.gradient_checkpointing_kwargs, known)
+        checkpointing = cast(dict[str, Any], self.gradient_checkpointing_kwargs or {})
+        instead = "Leave it out" if self.rolls_out else "Set `activation_offloading`"
+        refused = {
+            **dict.fromkeys(("selective", "every_n_layers"), "all blocks are checkpointed. Leave it out"),
+            "offload": f"generation turns checkpointing off and on again, without it. {instead}",
+        }
+        refuse(
+            "in `gradient_checkpointing_kwargs`", {key: (key in checkpointing, why) for key, why in refused.items()}
+        )
+        check_keys("gradient_checkpointing_kwargs", checkpointing, known)
         kwargs = cast(dict[str, Any], self.generation_kwargs or {})
         for key in kwargs:
             option = RESERVED_GENERATION_KWARGS.get(key, key if key in self.__dataclass_fields__ else None)

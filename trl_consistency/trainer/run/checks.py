@@ -54,7 +54,10 @@ def resolve_config(args: TrainingArguments | None, kind: type[Config], model: An
     if not isinstance(args, TrainingArguments) or not issubclass(kind, type(args)):
         raise ConsistencyError(f"`args` must be of the class `{kind.__name__}`, got `{type(args).__name__}`.")
     # Not `to_dict`, which masks names that end in `_token`.
-    return kind(**{field.name: getattr(args, field.name) for field in fields(args) if field.init})
+    options = {field.name: getattr(args, field.name) for field in fields(args) if field.init}
+    # transformers has set this for any metric but a loss, also where less is better.
+    options["greater_is_better"] = None if args.greater_is_better else args.greater_is_better
+    return kind(**options)
 
 
 def check_extras(args: ConsistencyConfig, quantization_config: Any = None) -> None:

@@ -33,7 +33,7 @@ from .manifest import (
     list_differences,
     show,
 )
-from .own_optimizer import OPTIMIZER, describe_own_optimizer, is_of_own_optimizer
+from .own_optimizer import OF_PROGRESS, OPTIMIZER, describe_own_optimizer, is_of_own_optimizer
 from .processes import check_same
 
 
@@ -232,7 +232,10 @@ class RunRecord:
                 f"`resume_changed`: {', '.join(changed)} cannot change in a run that is resumed under DeepSpeed, or with a "
                 "schedule that keeps its own learning rates."
             )
-        settings = [{**group, "params": None} for group in trainer.optimizer.param_groups]
+        settings = [
+            {key: value for key, value in group.items() if key not in ("params", *OF_PROGRESS)}
+            for group in trainer.optimizer.param_groups
+        ]
         base_lrs = list(scheduler.base_lrs)
         if {"optim", OPTIMIZER} & set(self.changes):
             logger.warning(
@@ -246,7 +249,7 @@ class RunRecord:
         rates = [base_lr * share for base_lr, share in zip(base_lrs, shares, strict=True)]
         scheduler._last_lr = rates  # for the log
         for group, setting, rate in zip(trainer.optimizer.param_groups, settings, rates, strict=True):
-            group.update({**setting, "params": group["params"], "lr": rate})
+            group.update({**setting, "lr": rate})
 
     def load_callbacks(self, load: Callable[[], None]) -> None:
         """
