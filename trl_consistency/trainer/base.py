@@ -133,6 +133,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
     _metrics: dict[str, Any]
 
     has_guard = False  # whether a `ConsistencyEvalCallback` was made for this trainer
+    has_trained = False  # whether `train` was called before
     has_ended = False  # whether the last training was not broken off
     _epoch = 0  # the number of the epoch in training, from 0; a callback may end an epoch early
     _mixture: AnchorMixture | None = None  # of streamed pairs with anchors
@@ -408,7 +409,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
                     raise ConsistencyError(error.args[0]) from None
                 finally:
                     self.is_in_train = False  # Trainer leaves it at true if the training is broken off.
-                    self._used_optimizer = self.optimizer
+                    self._used_optimizer, self.has_trained = self.optimizer, True
                     self._take_out_noise()
                 self.has_ended = True
                 take_evaluated_weights(self.optimizer)
