@@ -135,10 +135,10 @@ def test_a_training_that_is_broken_off_leaves_no_noise(tmp_path):
 
 def test_the_last_log_has_the_means_of_the_last_steps_though_they_were_evaluated(tmp_path):
     """They were in no log, and in the first one of the next training."""
-    options = {"method": "kl", "max_steps": 3, "logging_steps": 2, "eval_steps": 3}
+    options = {"method": "kl", "max_steps": 3, "logging_steps": 2}
     logged = []
-    for strategy in ("no", "steps"):
-        trainer = make_trainer(tmp_path, eval_dataset=make_pairs(2), eval_strategy=strategy, **options)
+    for evaluates in ({}, {"eval_strategy": "steps", "eval_steps": 3}):
+        trainer = make_trainer(tmp_path, eval_dataset=make_pairs(2), **evaluates, **options)
         trainer.train()
         trainer.evaluate(metric_key_prefix="train")  # logs a `train_loss`, too
         logged.append([{k: v for k, v in entry.items() if "loss" in k} for entry in trainer.state.log_history])
