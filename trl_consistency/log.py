@@ -1,5 +1,6 @@
 """Loggers that name the process only where there are several."""
 
+import os
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -9,12 +10,17 @@ from accelerate.logging import get_logger as get_accelerate_logger
 
 
 class Logger(MultiProcessAdapter):
-    """A logger of accelerate that makes the state it needs, without its `[RANK 0]` in runs of one process."""
+    """
+    A logger of accelerate, without its `[RANK 0]` in runs of one process. Where accelerate has no state yet, it makes none: a process
+    group would have begun without the options of the trainer to come (`ddp_backend`, `ddp_timeout`).
+    """
 
     def log(self, level: int, msg: Any, *args: Any, **kwargs: Any) -> None:
-        PartialState()
-        kwargs.setdefault("stacklevel", 3)  # the caller's place, not this one
-        super().log(level, msg, *args, **kwargs)
+        # `stacklevel` is the caller's place, not this one.
+        if PartialState._shared_state:
+            super().log(level, msg, *args, **{"stacklevel": 3, **kwargs})
+        elif os.environ.get("RANK", "0") == "0":
+            self.logger.log(level, msg, *args, **{"stacklevel": 2, **kwargs})
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         msg, kwargs = super().process(msg, kwargs)

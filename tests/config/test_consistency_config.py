@@ -169,6 +169,14 @@ FAULTY = {
         {"gradient_checkpointing_kwargs": {"use_reentrants": False}},
         "unknown key `use_reentrants`. Did you mean `use_reentrant`",
     ),
+    "some blocks checkpointed": (
+        {"gradient_checkpointing_kwargs": {"every_n_layers": 2}},
+        "`every_n_layers` is not available in `gradient_checkpointing_kwargs`: all blocks are checkpointed",
+    ),
+    "offloaded checkpoints": (
+        {"gradient_checkpointing_kwargs": {"offload": True}},
+        "`offload` is not available in `gradient_checkpointing_kwargs`: .* Set `activation_offloading`",
+    ),
     "text for a number": ({"temperature": "hot"}, "`temperature` must be a number, got 'hot'"),
     "text for an inherited number": ({"learning_rate": "1e-3"}, "`learning_rate` must be a number, got '1e-3'"),
     "number for a list": ({"method_weights": 0.5}, "`method_weights` must be a list"),

@@ -75,6 +75,13 @@ CASES: list[Case] = [
         lambda room: made(room, lambda trainer: setattr(trainer.args, "padding_free", True)),
     ),
     Case(
+        "model_init afterwards",
+        "`model_init` that is assigned to a trainer, as for `hyperparameter_search`: another model was trained than the reference's",
+        "`model_init` was assigned after the trainer was made: each training would make another model than the one that the trainer "
+        "prepared, and compare it with that one. Make a new trainer for each trial (`hyperparameter_search` is not available).",
+        lambda room: made(room, lambda trainer: setattr(trainer, "model_init", make_model)),
+    ),
+    Case(
         "loss afterwards",
         "A new `compute_loss_func` for an existing trainer",
         "`compute_loss_func` was assigned after the trainer was made: the objective is that of its config. Leave it out.",

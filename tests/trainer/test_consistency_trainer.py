@@ -22,6 +22,7 @@ from trl_consistency import (
 from trl_consistency.losses import supervised
 from trl_consistency.objectives import divergence
 from trl_consistency.objectives.divergence import token_scores
+from trl_consistency.trainer.run.checks import resolve_config
 
 
 def trained_weights(trainer):
@@ -522,6 +523,16 @@ def test_model_by_path_and_another_config(tmp_path, model_dir, kind):
     trainer = ConsistencyTrainer(model=str(model_dir), args=args, train_dataset=make_pairs())
     assert isinstance(trainer.args, ConsistencyConfig)
     trainer.train()
+
+
+@pytest.mark.parametrize(
+    ("metric", "is_better"), [("activation_distance", False), ("loss", False), ("accuracy", True)]
+)
+def test_direction_of_a_metric_from_another_config(tmp_path, metric, is_better):
+    """transformers had settled that more is better of all but losses, so that the worst step was kept."""
+    options = {"eval_strategy": "steps", "use_cpu": True, "report_to": "none", "load_best_model_at_end": True}
+    args = TrainingArguments(str(tmp_path), save_strategy="steps", metric_for_best_model=metric, **options)
+    assert resolve_config(args, ConsistencyConfig, make_model(), "bct").greater_is_better is is_better
 
 
 @pytest.mark.parametrize("kind", ["torch", "numpy", "pandas"])

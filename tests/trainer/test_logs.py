@@ -135,16 +135,26 @@ def test_a_training_that_is_broken_off_leaves_no_noise(tmp_path):
 
 def test_the_last_log_has_the_means_of_the_last_steps_though_they_were_evaluated(tmp_path):
     """They were in no log, and in the first one of the next training."""
-    options = {"method": "kl", "max_steps": 3, "logging_steps": 2, "eval_steps": 3}
+    options = {"method": "kl", "max_steps": 3, "logging_steps": 2}
     logged = []
-    for strategy in ("no", "steps"):
-        trainer = make_trainer(tmp_path, eval_dataset=make_pairs(2), eval_strategy=strategy, **options)
+    for evaluates in ({}, {"eval_strategy": "steps", "eval_steps": 3}):
+        trainer = make_trainer(tmp_path, eval_dataset=make_pairs(2), **evaluates, **options)
         trainer.train()
         trainer.evaluate(metric_key_prefix="train")  # logs a `train_loss`, too
         logged.append([{k: v for k, v in entry.items() if "loss" in k} for entry in trainer.state.log_history])
     without, evaluated = logged
     assert "kl_loss" in without[1]
     assert [entry for entry in evaluated if "eval_loss" not in entry] == without
+
+
+@pytest.mark.parametrize("make", [make_trainer, on_policy.make_trainer])
+def test_a_training_returns_nothing_of_its_last_steps_alone(tmp_path, make):
+    """Means since the last log stood beside the loss of the whole training, in `train_results.json`, too."""
+    trainer = make(tmp_path, max_steps=3, logging_steps=2, include_num_input_tokens_seen="all")
+    result = trainer.train()
+    assert trainer.state.log_history[-1]["entropy"] > 0
+    of_whole = {"train_loss", "total_flos", "epoch", "num_tokens", "num_input_tokens_seen"}
+    assert {name for name in result.metrics if not name.startswith("train_")} <= of_whole
 
 
 @pytest.mark.parametrize("evaluates_own", [False, True])

@@ -176,6 +176,15 @@ def test_each_of_several_sets_logs_under_its_name(tmp_path):
         assert all(key.startswith(f"eval_{name}_") for key in entry.keys() - {"epoch", "step"})
 
 
+def test_an_evaluation_logs_all_under_its_own_prefix(tmp_path):
+    """What is logged of the engine and of tokens stood under `eval_`, among those of the evaluation set."""
+    trainer = make_trainer(tmp_path)
+    metrics = replay(trainer, likelihood=likelihood).evaluate(uneven_pairs(3), metric_key_prefix="test")
+    assert metrics["test_sampling/sampling_logp_difference/mean"] > 0
+    assert all(key.startswith("test_") for key in metrics.keys() - {"epoch"})
+    assert metrics.items() <= trainer.state.log_history[-1].items()
+
+
 def test_the_training_pairs_are_evaluated_by_as_many_rollouts(tmp_path):
     trainer = make_trainer(tmp_path, uneven_pairs(5), num_generations_eval=3)
     reference = copy.deepcopy(trainer.model)

@@ -5,7 +5,7 @@ from typing import Any
 from trl import SFTConfig
 
 from ..errors import ConsistencyError, did_you_mean
-from .options import TEMPERATURE, at_least, one_of, option, with_help
+from .options import TEMPERATURE, at_least, option, with_help
 from .shared import GENERATION, PairConfig
 from .types import check_sampling, check_vllm_temperature
 
@@ -165,9 +165,7 @@ class ConsistencyConfig(PairConfig, SFTConfig):
             self.method = [self.method]
         self._check_types()
         self._check_method()
-        # TRL's trainer would refuse another loss once the model is loaded.
-        losses = self.__dataclass_fields__["loss_type"].metadata["choices"]
-        self._check_ranges({"dataset_num_proc": at_least(1).or_none(), "loss_type": one_of(*losses)})
+        self._check_ranges({"dataset_num_proc": at_least(1).or_none()})
         self._refuse_inherited()
         self._check_used()
         self._check_vllm()

@@ -45,3 +45,11 @@ def check_generation_kwargs(kwargs: dict[str, Any]) -> None:
         GenerationConfig(**kwargs)
     except (TypeError, ValueError) as error:
         raise ConsistencyError(f"`generation_kwargs` {kwargs} cannot be used: {one_line(error)}") from None
+
+
+def check_cache(cache_implementation: str | None) -> None:
+    """Raises [`ConsistencyError`] for a key/value cache that transformers does not have."""
+    try:
+        GenerationConfig(cache_implementation=cache_implementation)
+    except ValueError as error:
+        raise ConsistencyError(f"`cache_implementation` {cache_implementation!r}: {one_line(error)}") from None

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from ..data.pairs import template_kwargs_faults
 from ..errors import ConsistencyError, one_line
 from .device import settle_device
-from .generation_kwargs import check_generation_kwargs
+from .generation_kwargs import check_cache, check_generation_kwargs
 from .optimizer_options import check_direction, check_optimizer_options
 from .options import (
     BELOW_ONE,
@@ -25,6 +25,7 @@ from .options import (
     above,
     at_least,
     check_ranges,
+    one_of,
     option,
     refuse,
     with_help,
@@ -57,6 +58,9 @@ TRAINING = {
     "neftune_noise_alpha": above(0).or_none(),
     "pad_to_multiple_of": Allowed("at least 1, or None", lambda of: not isinstance(of, int) or of >= 1),
     "logging_steps": at_least(0),
+    "include_num_input_tokens_seen": Allowed(
+        "'all', 'non_padding' or 'no'", lambda value: isinstance(value, bool) or value in ("all", "non_padding", "no")
+    ),
 }
 
 # Metrics of an evaluation, beside losses, of which transformers would keep the highest as the best
@@ -192,7 +196,8 @@ class PairConfig(_Arguments):
     def _check_ranges(self, inherited: Mapping[str, Allowed]) -> None:
         if self.max_steps <= 0:
             inherited = {**inherited, "num_train_epochs": above(0)}
-        check_ranges(self, {**TRAINING, **inherited})
+        listed = {of.name: of.metadata["choices"] for of in fields(self) if of.metadata.get("choices")}
+        check_ranges(self, {**{name: one_of(*names) for name, names in listed.items()}, **TRAINING, **inherited})
 
     def _refuse(self, context: str, refused: dict[str, tuple[Any, str]]) -> None:
         """Refuses options of TRL's configuration that the trainer does not support."""
@@ -250,13 +255,16 @@ class PairConfig(_Arguments):
         for fault in template_kwargs_faults(cast(dict[str, Any], self.chat_template_kwargs or {})):
             raise ConsistencyError(f"`chat_template_kwargs` {fault}.")
         known = {*signature(checkpoint).parameters, "preserve_rng_state"} - {"function", "args", "kwargs"}
-        for key in ("selective", "every_n_layers"):
-            if key in (self.gradient_checkpointing_kwargs or {}):
-                raise ConsistencyError(
-                    f"`gradient_checkpointing_kwargs` sets `{key}`, which is not available in consistency training: all blocks are "
-                    "checkpointed. Leave it out."
-                )
-        check_keys("gradient_checkpointing_kwargs", self.gradient_checkpointing_kwargs, known)
+        checkpointing = cast(dict[str, Any], self.gradient_checkpointing_kwargs or {})
+        instead = "Leave it out" if self.rolls_out else "Set `activation_offloading`"
+        refused = {
+            **dict.fromkeys(("selective", "every_n_layers"), "all blocks are checkpointed. Leave it out"),
+            "offload": f"generation turns checkpointing off and on again, without it. {instead}",
+        }
+        refuse(
+            "in `gradient_checkpointing_kwargs`", {key: (key in checkpointing, why) for key, why in refused.items()}
+        )
+        check_keys("gradient_checkpointing_kwargs", checkpointing, known)
         kwargs = cast(dict[str, Any], self.generation_kwargs or {})
         for key in kwargs:
             option = RESERVED_GENERATION_KWARGS.get(key, key if key in self.__dataclass_fields__ else None)
@@ -265,3 +273,4 @@ class PairConfig(_Arguments):
                 raise ConsistencyError(f"`generation_kwargs` sets `{key}`. {advice}")
         if not self.use_vllm:  # vLLM checks its arguments itself
             check_generation_kwargs(kwargs)
+            check_cache(self.cache_implementation)

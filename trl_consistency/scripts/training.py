@@ -133,7 +133,7 @@ def train_and_save(
         guard = ConsistencyEvalCallback(trainer, **guard_options)
         trainer.add_callback(guard)
     try:
-        trainer.train(resume_changed=script_args.resume_changed or ())
+        result = trainer.train(resume_changed=script_args.resume_changed or ())
     except SystemExit:  # interrupted, in all processes, and saved
         end_run(trainer)
         raise
@@ -151,16 +151,13 @@ def train_and_save(
         trainer.accelerator.print(f"Training was stopped. {stopped}{pushed}")
     end_run(trainer)
     state = trainer.state
-    train, evaluation = (
-        next((finite(of) for of in reversed(state.log_history) if key in of), None)
-        for key in ("train_runtime", "eval_runtime")
-    )
+    evaluation = next((finite(of) for of in reversed(state.log_history) if "eval_runtime" in of), None)
     return {
         "output_dir": args.output_dir,
         "url": url and str(url),
         "steps": state.global_step,
         "max_steps": state.max_steps,
         "stopped": stopped or None,
-        "train": train,
+        "train": {**finite(result.metrics), "step": state.global_step},
         "evaluation": evaluation,
     }

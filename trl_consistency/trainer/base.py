@@ -97,6 +97,9 @@ else:
 
 logger = get_logger(__name__)
 
+# Of what trainers add to the last log of a training
+OF_WHOLE_TRAINING = {"epoch", "num_tokens", "num_input_tokens_seen"}
+
 
 @dataclass
 class PreparedData:
@@ -130,6 +133,8 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
     _metrics: dict[str, Any]
 
     has_guard = False  # whether a `ConsistencyEvalCallback` was made for this trainer
+    has_trained = False  # whether `train` was called before
+    has_ended = False  # whether the last training was not broken off
     _epoch = 0  # the number of the epoch in training, from 0; a callback may end an epoch early
     _mixture: AnchorMixture | None = None  # of streamed pairs with anchors
 
@@ -394,6 +399,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
             with self.finiteness.watching(checkpoint):
                 self.run_record.begin(checkpoint)
                 self.checkpoints.begin(checkpoint)
+                self.has_ended = False
                 try:
                     with stopping_on_signals(self):
                         result = super().train(checkpoint, *args, **kwargs)
@@ -402,8 +408,10 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
                         raise
                     raise ConsistencyError(error.args[0]) from None
                 finally:
-                    self._used_optimizer = self.optimizer
+                    self.is_in_train = False  # Trainer leaves it at true if the training is broken off.
+                    self._used_optimizer, self.has_trained = self.optimizer, True
                     self._take_out_noise()
+                self.has_ended = True
                 take_evaluated_weights(self.optimizer)
                 self.checkpoints.delete_surplus(checkpoint)
         if missed := missed_best(self):
@@ -471,7 +479,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         super()._run_epoch(*args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        is_training = self._logs_training(logs)
+        is_training, given = self._logs_training(logs), set(logs)
         if is_training:
             anchor_share, means, of_anchors = self._meter.means(self.accelerator)
             logs |= self._train_metrics(means)
@@ -488,6 +496,10 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         # TRL reads in the model's mode whether a log is of training. A callback that generates may have left it in the other one.
         with temporarily(self.model, training=is_training):
             super().log(logs, start_time)
+        if "total_flos" in given:
+            # `train` returns these: beside the loss of the whole training, means since the last log would be taken for such, too.
+            for name in logs.keys() - given - OF_WHOLE_TRAINING:
+                del logs[name]
         if not is_training:
             self.control.should_log = should_log  # Trainer would take it for the step's log.
 

@@ -1,3 +1,4 @@
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -548,14 +549,12 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         self._metrics["eval"].clear()
         self._tables["eval"].clear()
         output = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        # The parent's means of batches; the metrics hold those of the whole data set.
-        for name in [name for name in self._metrics["eval"] if name.startswith("completions/")]:
-            del self._metrics["eval"][name]
-        # TRL's trainer puts "eval_" before the others, also where a set's name follows.
-        named = metric_key_prefix.removeprefix("eval_")
-        if named != metric_key_prefix:
-            for name in list(self._metrics["eval"]):
-                self._metrics["eval"][f"{named}_{name}"] = self._metrics["eval"].pop(name)
+        # TRL's trainer would log its own under "eval_", whatever the prefix. Of lengths, the metrics have those of the whole data set.
+        for name, values in self._metrics["eval"].items():
+            known = [value for value in values if not math.isnan(value)]
+            if known and not name.startswith("completions/"):
+                output.metrics[f"{metric_key_prefix}_{name}"] = sum(known) / len(known)
+        self._metrics["eval"].clear()
         self._tables["eval"].log(f"{metric_key_prefix}_completions", self.state.global_step)
         return output
 

@@ -214,3 +214,20 @@ def test_resumed_with_other_rows_to_choose_by(tmp_path, kind):
         make(rows, guard_rows).train(resume_from_checkpoint=True)
     other = {"loss": (4, 3), "loss of one": (4, 3), "guard": (3, 4)}[kind]
     make(*other).train(resume_from_checkpoint=True)  # what does not choose may differ
+
+
+def test_training_that_was_broken_off_counts_as_ended(tmp_path, monkeypatch):
+    """It counted as still running: later evaluations had no scores, and the card of a saved model no word of its step."""
+
+    class Fails(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == 3:
+                raise RuntimeError
+
+    trainer = make_trainer(tmp_path, monkeypatch, 9, 6, 1, 4)
+    trainer.add_callback(Fails())
+    with pytest.raises(RuntimeError):
+        trainer.train()
+    assert "eval_consistency/score" in trainer.evaluate()
+    trainer.save_model()
+    assert "| Kept |" not in (tmp_path / "README.md").read_text()  # the best weights were not loaded

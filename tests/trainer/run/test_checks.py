@@ -244,6 +244,7 @@ def test_second_adapter_on_the_base_of_a_trainer(tmp_path, use):
     [
         ("bct", "compute_loss_func", "`compute_loss_func` was assigned after the trainer was made"),
         ("kl", "compute_loss_func", "`compute_loss_func` was assigned after the trainer was made"),
+        ("kl", "model_init", "`model_init` was assigned after the trainer was made"),
         ("kl", "compute_metrics", "`compute_metrics` is not available where the reference runs"),
         ("kl", "data_collator", "`data_collator` was assigned after the trainer was made"),
     ],

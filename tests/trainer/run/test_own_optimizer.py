@@ -100,3 +100,38 @@ def test_they_answer_where_targets_are_replaced(tmp_path, monkeypatch):
     trainer.train()
     assert len(seen) == 2
     assert all(torch.allclose(weights, before, atol=1e-3) for weights in seen)
+
+
+class Averaging(torch.optim.SGD):
+    """Keeps its number of steps beside its settings, as schedule-free optimizers do."""
+
+    def __init__(self, params, lr, momentum=0.0):
+        super().__init__(params, lr=lr, momentum=momentum)
+        for group in self.param_groups:
+            group["k"] = 0
+
+    def step(self, *args, **kwargs):
+        for group in self.param_groups:
+            group["k"] += 1
+        return super().step(*args, **kwargs)
+
+
+def test_a_resumed_run_with_another_setting_goes_on_with_the_average(tmp_path):
+    """It began anew, as the number of steps was taken for a setting."""
+
+    def train(steps, momentum, **arguments):
+        trainer = ConsistencyTrainer(
+            model=make_model(),
+            args=make_config(
+                tmp_path, max_steps=steps, save_strategy="steps", save_steps=2, lr_scheduler_type="constant"
+            ),
+            train_dataset=make_pairs(),
+            processing_class=make_tokenizer(),
+            optimizer_cls_and_kwargs=(Averaging, {"lr": 1e-3, "momentum": momentum}),
+        )
+        trainer.train(**arguments)
+        return {(group["k"], group["momentum"]) for group in trainer.optimizer.param_groups}
+
+    assert train(2, 0.0) == {(2, 0.0)}
+    changed = {"resume_from_checkpoint": True, "resume_changed": ["optimizer.momentum"]}
+    assert train(4, 0.5, **changed) == {(4, 0.5)}

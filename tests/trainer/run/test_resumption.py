@@ -285,6 +285,33 @@ def test_changed_learning_rate_takes_effect(copy):
     assert {group["weight_decay"] for group in trainer.optimizer.param_groups} == {0.0, 0.5}  # none for norms
 
 
+@pytest.mark.parametrize("breaks_off", [False, True])
+def test_options_of_a_later_training_of_one_trainer_take_effect(tmp_path, breaks_off):
+    """After a resumption, and after a training that was broken off in its first step, the optimizer was that of the earlier options."""
+
+    class Breaks(TrainerCallback):
+        def on_pre_optimizer_step(self, args, state, control, **kwargs):
+            raise RuntimeError
+
+    trainer = make_trainer(tmp_path, lr_scheduler_type="constant", max_steps=2)
+    if breaks_off:
+        trainer.add_callback(breaking := Breaks())
+        with pytest.raises(RuntimeError):
+            trainer.train()
+        trainer.remove_callback(breaking)
+    else:
+        trainer.train()
+    trainer.args.learning_rate, trainer.args.weight_decay = 1e-4, 0.5
+    changed = {
+        "resume_from_checkpoint": str(tmp_path / "checkpoint-1"),
+        "resume_changed": ["learning_rate", "weight_decay"],
+    }
+    trainer.train(**({} if breaks_off else changed))
+    assert trainer.state.global_step == 2
+    assert {group["lr"] for group in trainer.optimizer.param_groups} == {1e-4}
+    assert {group["weight_decay"] for group in trainer.optimizer.param_groups} == {0.0, 0.5}
+
+
 @pytest.mark.parametrize(
     ("options", "name"), [({"max_steps": 8}, "length"), ({"per_device_train_batch_size": 2}, "rows_per_step")]
 )

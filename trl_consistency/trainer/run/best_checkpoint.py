@@ -37,7 +37,7 @@ def warn_of_choice(args: Any, state: Any) -> None:
 def best_step(trainer: Any) -> int | None:
     """Returns the step of the best checkpoint if its weights were loaded at the end of training."""
     checkpoint = trainer.state.best_model_checkpoint
-    if trainer.is_in_train or not trainer.args.load_best_model_at_end or checkpoint is None:
+    if not trainer.has_ended or not trainer.args.load_best_model_at_end or checkpoint is None:
         return None
     return int(checkpoint.rsplit("-", 1)[1])
 
@@ -48,7 +48,7 @@ def missed_best(trainer: Any) -> str:
     known; else empty.
     """
     state = trainer.state
-    if trainer.is_in_train or not trainer.args.load_best_model_at_end or state.global_step == 0:
+    if not trainer.has_ended or not trainer.args.load_best_model_at_end or state.global_step == 0:
         return ""
     best, kept = state.best_global_step, best_step(trainer)
     if not best:

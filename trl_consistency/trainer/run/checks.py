@@ -10,6 +10,7 @@ import torch
 from accelerate.utils import DynamoBackend, TorchDynamoPlugin, is_peft_model
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
+from peft import PrefixTuningConfig
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import Trainer, TrainerState, TrainingArguments, get_scheduler
 from transformers.integrations import get_available_reporting_integrations
@@ -54,7 +55,10 @@ def resolve_config(args: TrainingArguments | None, kind: type[Config], model: An
     if not isinstance(args, TrainingArguments) or not issubclass(kind, type(args)):
         raise ConsistencyError(f"`args` must be of the class `{kind.__name__}`, got `{type(args).__name__}`.")
     # Not `to_dict`, which masks names that end in `_token`.
-    return kind(**{field.name: getattr(args, field.name) for field in fields(args) if field.init})
+    options = {field.name: getattr(args, field.name) for field in fields(args) if field.init}
+    # transformers has set this for any metric but a loss, also where less is better.
+    options["greater_is_better"] = None if args.greater_is_better else args.greater_is_better
+    return kind(**options)
 
 
 def check_extras(args: ConsistencyConfig, quantization_config: Any = None) -> None:
@@ -77,6 +81,10 @@ def check_extras(args: ConsistencyConfig, quantization_config: Any = None) -> No
     for option, (is_wanted, module, package) in wanted.items():
         if is_wanted and find_spec(module) is None:
             raise ConsistencyError(f"{option} needs the package `{module}`: `pip install {package}`.")
+    if args.liger_kernel_config and not args.use_liger_kernel:
+        raise ConsistencyError(
+            "`liger_kernel_config` is set, but it is for `use_liger_kernel: true`. Set that, or leave it out."
+        )
     if args.use_liger_kernel:
         config = args.liger_kernel_config or {}
         if config.get("fused_linear_cross_entropy"):
@@ -277,6 +285,10 @@ def check_evaluation(args: Any, eval_dataset: Any) -> None:
         )
     if args.do_eval and not wanted and not eval_dataset:  # with one, a script may call `evaluate` itself
         raise ConsistencyError("`do_eval` alone evaluates nothing: set `eval_strategy`, or leave it out.")
+    if args.eval_steps and strategy == "no":
+        raise ConsistencyError(
+            "`eval_steps` is set, but `eval_strategy` is no: nothing would be evaluated. Set `eval_strategy: steps`, or leave it out."
+        )
     check_delay(args, args.max_steps, args.num_train_epochs if args.max_steps <= 0 else float("inf"))
     if args.load_best_model_at_end and strategy == "no":
         raise ConsistencyError(
@@ -426,6 +438,12 @@ def check_model_options(model: Any, args: ConsistencyConfig, peft_config: Any) -
                 f"`attct` compares attention maps, which `{attention}` attention never forms. Set "
                 "`attn_implementation: eager`."
             )
+    adapter = getattr(model, "active_peft_config", None) if peft_config is None else peft_config
+    if isinstance(adapter, PrefixTuningConfig) and args.gradient_checkpointing:
+        raise ConsistencyError(
+            "Prefix tuning puts its prompt into the key/value cache, which `gradient_checkpointing` (TRL's default) turns off. Set "
+            "`gradient_checkpointing: false`."
+        )
     if args.layers is None and not args.padding_free:
         return
     config = config_of(model, args)

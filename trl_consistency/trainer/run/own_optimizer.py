@@ -14,6 +14,8 @@ from .manifest import as_json
 OPTIMIZER, SCHEDULE = "optimizer", "schedule"  # names in the description; settings are below them ("optimizer.lr")
 # What a schedule's state has of the steps that it has done, and what is described otherwise
 OF_STEPS = ("last_epoch", "_step_count", "_last_lr", "_get_lr_called_within_step", "_is_initial", "lr_lambdas")
+# What schedule-free optimizers and Prodigy keep of the steps that they have done beside their settings
+OF_PROGRESS = ("k", "train_mode", "weight_sum", "lr_max", "scheduled_lr", "d", "d_max", "d_numerator", "d_denom")
 PROBED = (0, 1, 2, 5, 10, 100, 1000)  # steps at which the functions of a schedule are compared
 
 

@@ -33,7 +33,7 @@ from .manifest import (
     list_differences,
     show,
 )
-from .own_optimizer import OPTIMIZER, describe_own_optimizer, is_of_own_optimizer
+from .own_optimizer import OF_PROGRESS, OPTIMIZER, describe_own_optimizer, is_of_own_optimizer
 from .processes import check_same
 
 
@@ -192,6 +192,7 @@ class RunRecord:
 
     def _note_earlier(self, checkpoint: str | None, run: dict[str, Any]) -> None:
         state = self.trainer.state
+        _forget_made_optimizer(self.trainer)
         if checkpoint is not None:
             self.earlier = read_manifest(checkpoint).get("earlier", [])
         elif state.global_step > 0 and state is not self._noted_state:
@@ -232,7 +233,10 @@ class RunRecord:
                 f"`resume_changed`: {', '.join(changed)} cannot change in a run that is resumed under DeepSpeed, or with a "
                 "schedule that keeps its own learning rates."
             )
-        settings = [{**group, "params": None} for group in trainer.optimizer.param_groups]
+        settings = [
+            {key: value for key, value in group.items() if key not in ("params", *OF_PROGRESS)}
+            for group in trainer.optimizer.param_groups
+        ]
         base_lrs = list(scheduler.base_lrs)
         if {"optim", OPTIMIZER} & set(self.changes):
             logger.warning(
@@ -246,7 +250,7 @@ class RunRecord:
         rates = [base_lr * share for base_lr, share in zip(base_lrs, shares, strict=True)]
         scheduler._last_lr = rates  # for the log
         for group, setting, rate in zip(trainer.optimizer.param_groups, settings, rates, strict=True):
-            group.update({**setting, "params": group["params"], "lr": rate})
+            group.update({**setting, "lr": rate})
 
     def load_callbacks(self, load: Callable[[], None]) -> None:
         """
@@ -260,15 +264,16 @@ class RunRecord:
             load()
 
 
-def _keeps_optimizer(trainer: Any) -> bool:
-    """
-    Returns whether a further training goes on with the optimizer of the one before: with one that a caller made. Another is
-    removed, because Trainer would go on with it, and not with the present options.
-    """
-    if not trainer.has_own_optimizer or trainer.optimizer_cls_and_kwargs is not None:
+def _forget_made_optimizer(trainer: Any) -> None:
+    """Removes the optimizer that Trainer made for a training before: it would go on with it, and not with the present options."""
+    is_made = not trainer.has_own_optimizer or trainer.optimizer_cls_and_kwargs is not None
+    if trainer.has_trained and is_made:
         trainer.optimizer = trainer.lr_scheduler = None
-        return False
-    if trainer.optimizer is not trainer._used_optimizer:
+
+
+def _keeps_optimizer(trainer: Any) -> bool:
+    """Returns whether a further training goes on with the optimizer of the one before, which a caller made."""
+    if trainer.optimizer is None or trainer.optimizer is not trainer._used_optimizer:
         return False
     done = 0 if trainer._created_lr_scheduler else getattr(trainer.lr_scheduler, "last_epoch", 0)
     if done > 0:

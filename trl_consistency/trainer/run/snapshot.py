@@ -72,6 +72,11 @@ class Snapshot:
             raise ConsistencyError(
                 "`compute_loss_func` was assigned after the trainer was made: the objective is that of its config. Leave it out."
             )
+        if trainer.model_init is not None:
+            raise ConsistencyError(
+                "`model_init` was assigned after the trainer was made: each training would make another model than the one that the trainer "
+                "prepared, and compare it with that one. Make a new trainer for each trial (`hyperparameter_search` is not available)."
+            )
         if not trainer.args.rolls_out and not isinstance(trainer.data_collator, PairCollator):
             raise ConsistencyError(
                 "`data_collator` was assigned after the trainer was made: pairs need the trainer's own `PairCollator`. Leave it out."
