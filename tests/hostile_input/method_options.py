@@ -216,6 +216,12 @@ CASES: list[Case] = [
                 "`bnb_4bit_quant_type` is set without `load_in_4bit`, so that nothing would be quantized. Set …",
             ),
             (
+                "vllm that is not switched on",
+                "Options of vLLM without `use_vllm: true`",
+                {"vllm_gpu_memory_utilization": 0.5},
+                "`vllm_gpu_memory_utilization` is set without `use_vllm`, so that transformers would write the answers. Set …",
+            ),
+            (
                 "misspelt option of an optimizer",
                 "A misspelt option of the optimizer",
                 {"optim": "sgd", "optim_args": "momentun=0.9"},

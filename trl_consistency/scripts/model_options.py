@@ -20,9 +20,9 @@ OF_LORA = (
 OF_4_BITS = ("bnb_4bit_quant_type", "use_bnb_nested_quant", "bnb_4bit_quant_storage")
 
 
-def check_model_options(given: Collection[str], script_args: Any, model_args: Any) -> None:
+def check_model_options(given: Collection[str], script_args: Any, training_args: Any, model_args: Any) -> None:
     """Raises [`ConsistencyError`] for an option among those that a user has `given` that would be ignored."""
-    check_switched_on(given, model_args)
+    check_switched_on(given, training_args, model_args)
     if script_args.ignore_bias_buffers:
         raise ConsistencyError("`ignore_bias_buffers` does nothing in this command. Leave it out.")
     if model_args.load_in_4bit or model_args.load_in_8bit:
@@ -32,16 +32,19 @@ def check_model_options(given: Collection[str], script_args: Any, model_args: An
             raise ConsistencyError(f"{option} needs `use_peft: true`: quantized weights cannot be trained themselves.")
 
 
-def check_switched_on(given: Collection[str], model_args: Any) -> None:
+def check_switched_on(given: Collection[str], *options: Any) -> None:
     """
-    Raises [`ConsistencyError`] for an option of an adapter or of 4 bits among those `given`, without the option that
+    Raises [`ConsistencyError`] for an option of an adapter, of 4 bits or of vLLM among those `given`, without the option that
     switches it on. With `use_peft: false`, for one, the options of an adapter in the same recipe are ignored knowingly.
     """
+    values = {name: value for of in options for name, value in vars(of).items()}
+    of_vllm = sorted(name for name in given if name.startswith("vllm_"))
     for names, needed, otherwise in (
         (OF_LORA, "use_peft", "all weights would be trained"),
         (OF_4_BITS, "load_in_4bit", "nothing would be quantized"),
+        (of_vllm, "use_vllm", "transformers would write the answers"),
     ):
-        unused = [name for name in names if name in given and getattr(model_args, name) not in (None, False)]
+        unused = [name for name in names if name in given and values.get(name) not in (None, False)]
         if unused and needed not in given:
             raise ConsistencyError(
                 f"`{unused[0]}` is set without `{needed}`, so that {otherwise}. Set `{needed}: true`, or `{needed}: false` if that "
