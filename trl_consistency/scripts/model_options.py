@@ -17,6 +17,7 @@ OF_LORA = (
     *("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "lora_target_parameters", "lora_modules_to_save"),
     *("lora_task_type", "use_rslora", "use_dora"),
 )
+OF_HUB = ("hub_model_id", "hub_private_repo", "hub_revision")
 OF_4_BITS = ("bnb_4bit_quant_type", "use_bnb_nested_quant", "bnb_4bit_quant_storage")
 
 
@@ -34,20 +35,22 @@ def check_model_options(given: Collection[str], script_args: Any, training_args:
 
 def check_switched_on(given: Collection[str], *options: Any) -> None:
     """
-    Raises [`ConsistencyError`] for an option of an adapter, of 4 bits or of vLLM among those `given`, without the option that
-    switches it on. With `use_peft: false`, for one, the options of an adapter in the same recipe are ignored knowingly.
+    Raises [`ConsistencyError`] for an option among those `given` without the one that switches it on, such as `lora_r` without
+    `use_peft`. With `use_peft: false`, the options of an adapter in the same recipe are ignored knowingly.
     """
     values = {name: value for of in options for name, value in vars(of).items()}
     of_vllm = sorted(name for name in given if name.startswith("vllm_"))
-    for names, needed, otherwise in (
-        (OF_LORA, "use_peft", "all weights would be trained"),
-        (OF_4_BITS, "load_in_4bit", "nothing would be quantized"),
-        (of_vllm, "use_vllm", "transformers would write the answers"),
+    for names, needed, on, off, otherwise in (
+        (OF_LORA, "use_peft", "true", "false", "all weights would be trained"),
+        (OF_4_BITS, "load_in_4bit", "true", "false", "nothing would be quantized"),
+        (of_vllm, "use_vllm", "true", "false", "transformers would write the answers"),
+        (("eval_steps",), "eval_strategy", "steps", '"no"', "nothing would be evaluated"),
+        (OF_HUB, "push_to_hub", "true", "false", "nothing would be pushed"),
     ):
         unused = [name for name in names if name in given and values.get(name) not in (None, False)]
         if unused and needed not in given:
             raise ConsistencyError(
-                f"`{unused[0]}` is set without `{needed}`, so that {otherwise}. Set `{needed}: true`, or `{needed}: false` if that "
+                f"`{unused[0]}` is set without `{needed}`, so that {otherwise}. Set `{needed}: {on}`, or `{needed}: {off}` if that "
                 "is meant."
             )
 
