@@ -219,7 +219,7 @@ CASES: list[Case] = [
                 "evaluation that is not switched on",
                 "`eval_steps` without `eval_strategy`",
                 {"eval_steps": 10},
-                "`eval_steps` is set without `eval_strategy`, so that nothing would be evaluated. Set `eval_strategy: steps`, or …",
+                "`eval_steps` is set without `eval_strategy`, so that nothing would be evaluated during training. Set `eval_strategy: steps`, or …",
             ),
             (
                 "a page that is not pushed",

@@ -44,7 +44,7 @@ def check_switched_on(given: Collection[str], *options: Any) -> None:
         (OF_LORA, "use_peft", "true", "false", "all weights would be trained"),
         (OF_4_BITS, "load_in_4bit", "true", "false", "nothing would be quantized"),
         (of_vllm, "use_vllm", "true", "false", "transformers would write the answers"),
-        (("eval_steps",), "eval_strategy", "steps", '"no"', "nothing would be evaluated"),
+        (("eval_steps",), "eval_strategy", "steps", '"no"', "nothing would be evaluated during training"),
         (OF_HUB, "push_to_hub", "true", "false", "nothing would be pushed"),
     ):
         unused = [name for name in names if name in given and values.get(name) not in (None, False)]
