@@ -85,6 +85,34 @@ def test_a_warning_of_other_libraries_about_each_other_is_not_shown():
     assert [str(of.message).split("`")[1] for of in caught if of.category is FutureWarning] == ["something_else"]
 
 
+@pytest.mark.parametrize(
+    ("processes", "default", "flags"),
+    [
+        ("2", None, ["--multi_gpu"]),
+        ("1", None, []),
+        ("2", "distributed_type: MULTI_GPU", []),
+        ("2", "distributed_type: NO", None),
+        ("2", "distributed_type: MULTI_CPU", None),
+    ],
+)
+def test_so_many_processes_start_as_are_asked_for(tmp_path, monkeypatch, processes, default, flags):
+    """Without a config, or with one for a single process, accelerate started a single one on a CPU, without a word."""
+    from accelerate.commands.config import config_args
+
+    file = tmp_path / "default_config.yaml"
+    if default is not None:
+        file.write_text(default)
+    monkeypatch.setattr(config_args, "default_config_file", str(file))
+    started: list[list[str]] = []
+    monkeypatch.setattr("os.execv", lambda _, launch: started.append(launch) or sys.exit())
+    with pytest.raises(SystemExit) as end:
+        cli(["evaluate", "--num_processes", processes])
+    if flags is None:
+        assert (end.value.code, started) == (2, [])
+    else:
+        assert started[0][3:-2] == ["--num_processes", processes, *flags]
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_imports_nothing_slow(command):
     """The data sets' file system was imported for every command, which took a third of the time."""

@@ -6,7 +6,11 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
+
+import yaml
 
 from . import __version__
 from .errors import did_you_mean, ends_with_message, naming_flags
@@ -62,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with naming_flags(flags), ends_with_message():
         answer(command, rest, prog)
     if launch_args:
+        launch_args += starts_several(launch_args, parser)
         launch = [sys.executable, "-m", "accelerate.commands.launch", *launch_args, "-m", module, *rest]
         os.execv(sys.executable, launch)  # replaces this process, so that signals reach it
     # bitsandbytes logs at import which kernels it could not load, which does not help users of this command.
@@ -89,6 +94,29 @@ def split_launch_args(args: list[str], parser: argparse.ArgumentParser) -> tuple
             parser.error(f"--num_processes must be at least 1, got {launch.num_processes}.")
         launch_args += ["--num_processes", str(launch.num_processes)]
     return launch_args, rest
+
+
+def starts_several(launch_args: list[str], parser: argparse.ArgumentParser) -> list[str]:
+    """
+    Returns what `accelerate launch` needs besides its arguments to start several processes where they ask for several. Ends the
+    program if its config file is for a single one: accelerate would start that without a word.
+    """
+    given = dict(zip(launch_args[::2], launch_args[1::2], strict=True))
+    if int(given.get("--num_processes", 1)) == 1:
+        return []
+    from accelerate.commands.config.config_args import default_config_file
+
+    file = given.get("--config_file", default_config_file)
+    if not os.path.isfile(file):
+        return ["--multi_gpu"]  # on a CPU, too
+    with suppress(OSError, ValueError, yaml.YAMLError, AttributeError):  # which accelerate tells
+        config = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+        if config.get("distributed_type", "NO") in (False, "NO", "MULTI_CPU") and not config.get("mpirun_config"):
+            parser.error(
+                f"--num_processes is {given['--num_processes']}, and {file} is for a single process. Give --accelerate_config "
+                "multi_gpu, or multi_cpu without a GPU."
+            )
+    return []
 
 
 def _find_accelerate_config(name: str, parser: argparse.ArgumentParser) -> str:

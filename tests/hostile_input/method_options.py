@@ -216,6 +216,24 @@ CASES: list[Case] = [
                 "`bnb_4bit_quant_type` is set without `load_in_4bit`, so that nothing would be quantized. Set …",
             ),
             (
+                "evaluation that is not switched on",
+                "`eval_steps` without `eval_strategy`",
+                {"eval_steps": 10},
+                "`eval_steps` is set without `eval_strategy`, so that nothing would be evaluated during training. Set `eval_strategy: steps`, or …",
+            ),
+            (
+                "a page that is not pushed",
+                "Options of the Hub without `push_to_hub: true`",
+                {"hub_model_id": "me/model"},
+                "`hub_model_id` is set without `push_to_hub`, so that nothing would be pushed. Set `push_to_hub: true`, or …",
+            ),
+            (
+                "vllm that is not switched on",
+                "Options of vLLM without `use_vllm: true`",
+                {"vllm_gpu_memory_utilization": 0.5},
+                "`vllm_gpu_memory_utilization` is set without `use_vllm`, so that transformers would write the answers. Set …",
+            ),
+            (
                 "misspelt option of an optimizer",
                 "A misspelt option of the optimizer",
                 {"optim": "sgd", "optim_args": "momentun=0.9"},

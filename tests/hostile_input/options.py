@@ -131,7 +131,7 @@ CASES: list[Case] = [
         "name on the Hub",
         "A name on the Hub that cannot be one",
         "`hub_model_id` 'my model!': Repo id must …",
-        lambda room: room.train(hub_model_id="my model!"),
+        lambda room: room.train(push_to_hub=True, hub_model_id="my model!"),
     ),
     Case(
         "unknown loading option",

@@ -403,6 +403,12 @@ CASES: list[Case] = [
         lambda room: room.evaluate([CHAT], "--adapters", "a", "--adapters=b"),
     ),
     Case(
+        "command alone",
+        "A command without any option",
+        "the following arguments are required: --model_name_or_path/--model-name-or-path, --pairs, --output_dir/--output-dir",
+        lambda room: cli(["evaluate"]),
+    ),
+    Case(
         "two models to estimate",
         "`estimate`: two models, as the first argument and as an option",
         "The model is given twice, as … and in `model_name_or_path`: keep one of them.",
@@ -421,6 +427,15 @@ CASES: list[Case] = [
                 "--recipe",
                 str(room.file("recipe.yaml", "model_init_kwargs: '{dtype'\n")),
             ]
+        ),
+    ),
+    Case(
+        "estimate of DPO",
+        "`estimate`: a recipe of DPO, which counted as OPCT",
+        "…recipe.yaml: of OPCT's options it sets `beta` alone, which DPO has, too. If it is a recipe of OPCT, add `--method opct`. The costs "
+        "of DPO are not computed.",
+        lambda room: cli(
+            ["estimate", str(room.model_dir), "--recipe", str(room.file("recipe.yaml", "beta: 0.1\nmax_length: 64\n"))]
         ),
     ),
     Case(

@@ -218,6 +218,12 @@ CASES: list[Case] = [
         lambda room: cli(["consistency", "--accelerate_config", "many_gpu"]),
     ),
     Case(
+        "several processes of a single one",
+        "`--num_processes` with an accelerate config for a single process, which accelerate would start alone",
+        "--num_processes is 2, and …single_gpu.yaml is for a single process. Give --accelerate_config multi_gpu, or multi_cpu without a GPU.",
+        lambda room: cli(["consistency", "--accelerate_config", "single_gpu", "--num_processes", "2"]),
+    ),
+    Case(
         "no processes",
         "No process at all",
         "--num_processes must be at least 1, got 0.",

@@ -432,7 +432,9 @@ def test_held_out_sources_that_are_not_used_are_not_denied():
         [row | {"wrong_answer": None if row["id"] in held else "Lyon"} for row in rows], test_share=0.3, report=report
     )
     assert 0 < len(held) < 30
-    assert report.unheld(0.3).startswith("No pair was held out: 0.3 of 30 source(s) rounds to none that is used.")
+    assert report.unheld(0.3).startswith(
+        "No pair was held out: each source is with a chance of `test_share` (0.3), and of 30"
+    )
 
 
 def test_two_letters_with_the_right_text_are_one_answer():

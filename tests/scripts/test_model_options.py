@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 from trl import ModelConfig, ScriptArguments
 
@@ -15,11 +17,19 @@ from trl_consistency.scripts.model_options import adapter_of, check_init_kwargs,
         ({"lora_r": 16, "use_peft": True}, False),
         ({"lora_r": 16, "use_peft": False}, False),
         ({"bnb_4bit_quant_type": "fp4"}, True),
+        ({"vllm_mode": "server"}, True),
+        ({"eval_steps": 10}, True),
+        ({"eval_steps": 10, "eval_strategy": "no"}, False),
+        ({"hub_model_id": "me/model"}, True),
+        ({"vllm_gpu_memory_utilization": 0.5, "use_vllm": False}, False),
+        ({"vllm_max_model_length": None}, False),
         ({}, False),
     ],
 )
 def test_options_that_another_one_switches_on(options, is_refused):
-    arguments = set(options), ScriptArguments(dataset_name="x"), ModelConfig(**options)
+    of_model = {name: value for name, value in options.items() if name in ModelConfig.__dataclass_fields__}
+    training = SimpleNamespace(**{name: value for name, value in options.items() if name not in of_model})
+    arguments = set(options), ScriptArguments(dataset_name="x"), training, ModelConfig(**of_model)
     if is_refused:
         with pytest.raises(ConsistencyError, match=f"`{next(iter(options))}` is set without"):
             check_model_options(*arguments)

@@ -162,13 +162,13 @@ class BuildReport:
         splits = self.num_pairs()
         if test_share and "test" not in splits:
             return (
-                f"No pair was held out: {test_share:g} of {self.sources} source(s) rounds to none that is used. Raise `test_share` to "
-                "measure."
+                f"No pair was held out: each source is with a chance of `test_share` ({test_share:g}), and of {self.sources} source(s) "
+                "none that is used was. Raise it to measure."
             )
         if splits and "train" not in splits and not self.filtered:
             return (
-                f"Every pair was held out: {test_share:g} of {self.sources} source(s) rounds to all that are used. Lower `test_share` "
-                "to train."
+                f"Every pair was held out: each source is with a chance of `test_share` ({test_share:g}), and of {self.sources} source(s) "
+                "all that are used were. Lower it to train."
             )
         return ""
 

@@ -51,7 +51,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> DPOTraine
     """Trains, saves and returns the trainer; faulty data or options end the program with one message."""
     parser = make_parser(prog)
     script_args, training_args, model_args, dataset_args = parser.parse_args_and_config(args)
-    check_model_options(parser.given, script_args, model_args)
+    check_model_options(parser.given, script_args, training_args, model_args)
     check_init_kwargs(model_args, training_args.model_init_kwargs or {}, parser.given)
     if training_args.do_predict:
         raise ConsistencyError(NO_PREDICTION)

@@ -330,10 +330,15 @@ def flags_of_recipe(args: Sequence[str], config: Mapping[str, Any], prog: str) -
         name for name in NOT_COUNTED if options.get(name) is not None and options[name] not in counted.get(name, OFF)
     ]:
         warnings.warn(f"{path}: what {', '.join(f'`{name}`' for name in others)} changes is not counted.")
-    on_policy = {"ref_model_name_or_path", *read_options(ON_POLICY)} - {*read_options(PAIRED)}
-    options.setdefault("method", "bct" if on_policy.isdisjoint(options) else "opct")
     typed = {*config, *named_in(args)}
     typed |= {name.removeprefix("no_") for name in typed}
+    on_policy = {"ref_model_name_or_path", *read_options(ON_POLICY)} - {*read_options(PAIRED)}
+    if "method" not in {*typed, *options} and on_policy & options.keys() == {"beta"}:
+        raise ConsistencyError(
+            f"{path}: of OPCT's options it sets `beta` alone, which DPO has, too. If it is a recipe of OPCT, add `--method opct`. "
+            "The costs of DPO are not computed."
+        )
+    options.setdefault("method", "bct" if on_policy.isdisjoint(options) else "opct")
     found = []
     for name in (declared.name for declared in fields(EstimateArguments)):
         if options.get(name) is not None and name not in typed:

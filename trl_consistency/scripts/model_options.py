@@ -17,12 +17,13 @@ OF_LORA = (
     *("lora_r", "lora_alpha", "lora_dropout", "lora_target_modules", "lora_target_parameters", "lora_modules_to_save"),
     *("lora_task_type", "use_rslora", "use_dora"),
 )
+OF_HUB = ("hub_model_id", "hub_private_repo", "hub_revision")
 OF_4_BITS = ("bnb_4bit_quant_type", "use_bnb_nested_quant", "bnb_4bit_quant_storage")
 
 
-def check_model_options(given: Collection[str], script_args: Any, model_args: Any) -> None:
+def check_model_options(given: Collection[str], script_args: Any, training_args: Any, model_args: Any) -> None:
     """Raises [`ConsistencyError`] for an option among those that a user has `given` that would be ignored."""
-    check_switched_on(given, model_args)
+    check_switched_on(given, training_args, model_args)
     if script_args.ignore_bias_buffers:
         raise ConsistencyError("`ignore_bias_buffers` does nothing in this command. Leave it out.")
     if model_args.load_in_4bit or model_args.load_in_8bit:
@@ -32,19 +33,24 @@ def check_model_options(given: Collection[str], script_args: Any, model_args: An
             raise ConsistencyError(f"{option} needs `use_peft: true`: quantized weights cannot be trained themselves.")
 
 
-def check_switched_on(given: Collection[str], model_args: Any) -> None:
+def check_switched_on(given: Collection[str], *options: Any) -> None:
     """
-    Raises [`ConsistencyError`] for an option of an adapter or of 4 bits among those `given`, without the option that
-    switches it on. With `use_peft: false`, for one, the options of an adapter in the same recipe are ignored knowingly.
+    Raises [`ConsistencyError`] for an option among those `given` without the one that switches it on, such as `lora_r` without
+    `use_peft`. With `use_peft: false`, the options of an adapter in the same recipe are ignored knowingly.
     """
-    for names, needed, otherwise in (
-        (OF_LORA, "use_peft", "all weights would be trained"),
-        (OF_4_BITS, "load_in_4bit", "nothing would be quantized"),
+    values = {name: value for of in options for name, value in vars(of).items()}
+    of_vllm = sorted(name for name in given if name.startswith("vllm_"))
+    for names, needed, on, off, otherwise in (
+        (OF_LORA, "use_peft", "true", "false", "all weights would be trained"),
+        (OF_4_BITS, "load_in_4bit", "true", "false", "nothing would be quantized"),
+        (of_vllm, "use_vllm", "true", "false", "transformers would write the answers"),
+        (("eval_steps",), "eval_strategy", "steps", '"no"', "nothing would be evaluated during training"),
+        (OF_HUB, "push_to_hub", "true", "false", "nothing would be pushed"),
     ):
-        unused = [name for name in names if name in given and getattr(model_args, name) not in (None, False)]
+        unused = [name for name in names if name in given and values.get(name) not in (None, False)]
         if unused and needed not in given:
             raise ConsistencyError(
-                f"`{unused[0]}` is set without `{needed}`, so that {otherwise}. Set `{needed}: true`, or `{needed}: false` if that "
+                f"`{unused[0]}` is set without `{needed}`, so that {otherwise}. Set `{needed}: {on}`, or `{needed}: {off}` if that "
                 "is meant."
             )
 

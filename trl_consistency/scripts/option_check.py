@@ -188,7 +188,7 @@ class OptionCheck:
             config = self._read(args[position])
             self._check_config(args[position], config)
         self._check_lists(args)
-        for arg, following in zip(args, [*args[1:], "--"], strict=True):
+        for arg, following in zip(args, [*args, "--"][1:], strict=True):
             flag, has_value, value = arg.partition("=")
             if not arg.startswith("--"):
                 continue

@@ -85,7 +85,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
     kinds = (TargetsArguments, TrainingScriptArguments, ConsistencyConfig, ModelConfig, DatasetMixtureConfig)
     parser = StrictParser(kinds, "targets", COMMAND.flags_of_engine, naming_engine, prog=prog)
     targets_args, script_args, training_args, *other_args = parser.parse_args_and_config(args)
-    check_model_options(parser.given, script_args, other_args[0])
+    check_model_options(parser.given, script_args, training_args, other_args[0])
     check_init_kwargs(other_args[0], training_args.model_init_kwargs or {}, parser.given)
     training_args.eval_strategy = "no"
     training_args.do_eval = training_args.eval_on_start = training_args.load_best_model_at_end = False

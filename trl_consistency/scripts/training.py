@@ -69,7 +69,7 @@ class TrainingCommand(NamedTuple):
         parser = self.make_parser(prog)
         with ends_with_message():
             script_args, training_args, model_args, dataset_args = parser.parse_args_and_config(args)
-            check_model_options(parser.given, script_args, model_args)
+            check_model_options(parser.given, script_args, training_args, model_args)
             check_init_kwargs(model_args, training_args.model_init_kwargs or {}, parser.given)
             with parser.naming_given(), one_object(script_args.json) as printed:
                 guard = load_guard(script_args, training_args)
