@@ -78,6 +78,19 @@ def test_template_of_another_model_whose_processor_has_none(monkeypatch):
     assert lint.recipe_processing_class(of_model, recipe).chat_template == f"Hm.{CHATML}"
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_recipes_revision_counts(good_pairs, tmp_path, model_dir, monkeypatch, as_json):
+    """The main revision's template was checked, and another one trained with."""
+    loaded = []
+    monkeypatch.setattr(
+        lint, "load_processing_class", lambda of, revision, _: loaded.append(revision) or make_tokenizer()
+    )
+    options = {"revision": "v1"}
+    recipe = write_recipe(tmp_path, model_dir, good_pairs, **({} if as_json else {"model_init_kwargs": options}))
+    run("--config", recipe, *(["--model_init_kwargs", json.dumps(options)] if as_json else []))
+    assert loaded == ["v1"]
+
+
 def test_classes_are_read_by_their_names(tmp_path, model_dir, capsys):
     """A folder's requests were taken for questions, whose `answer` is said in their cue."""
     prompts = {"clean_prompt": "Make tea", "perturbed_prompt": "Sorry, no. Make tea"}
@@ -391,6 +404,7 @@ def test_adapter_without_its_model(good_pairs, tokenizer, tmp_path, config, mess
         (["--pairs", "{pairs}", "--model_name_or_path", "nowhere"], "tokenizer of nowhere"),
         (["--pairs", "{pairs}", "--html", "no/such/folder.html"], "`--html`"),
         (["--pairs", "{pairs}", "--chat_template_kwargs", "x"], "`--chat_template_kwargs`"),
+        (["--pairs", "{pairs}", "--model_init_kwargs", "[1]"], "`--model_init_kwargs` must be a mapping"),
         ([], "No data"),
     ],
 )

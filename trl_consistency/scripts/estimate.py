@@ -27,7 +27,6 @@ from ..costs.memory import LARGEST_BATCH, OPTIMIZERS, Memory, largest_batch, mea
 from ..costs.operations import count_step, uncounted
 from ..costs.setup import DTYPES, Setup, make_outline
 from ..errors import ConsistencyError, ends_with_message, one_line
-from ..json_files import strict_json
 from ..models.checks import context_of, load_config, refuse_old_names
 from ..models.embedded_models import resolve_model
 from ..passes.blocks import find_blocks
@@ -35,7 +34,7 @@ from ..upstream import old_names_allowed
 from .json_output import one_object
 from .model_options import adapter_of, check_switched_on
 from .option_check import ON_POLICY, PAIRED, from_home
-from .parser import StrictParser, named_in
+from .parser import StrictParser, as_mapping, named_in
 from .quick_answers import source_check
 from .sources import read_options
 
@@ -320,7 +319,8 @@ def flags_of_recipe(args: Sequence[str], config: Mapping[str, Any], prog: str) -
     _, options = source_check("lint", prog).check(["--config", path])  # which reads any recipe
     if (checkpointing := options.get("activation_checkpointing")) is not None:  # transformers' name for it
         options["gradient_checkpointing"] = checkpointing
-    init = _mapping(path, options.get("model_init_kwargs") or {})
+    init = as_mapping("model_init_kwargs", options.get("model_init_kwargs"), f"{path}: ")
+    refuse_old_names(init)
     for name, key in (("dtype", "dtype"), ("attn_implementation",) * 2, ("model_revision", "revision")):
         if key in init:
             options[name] = init.pop(key)
@@ -345,18 +345,6 @@ def flags_of_recipe(args: Sequence[str], config: Mapping[str, Any], prog: str) -
             value = options[name]
             found += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
     return found
-
-
-def _mapping(path: str, given: Any) -> dict[str, Any]:
-    """Returns the `model_init_kwargs` of a recipe, a mapping or JSON."""
-    try:
-        init = strict_json(given) if isinstance(given, str) else given
-    except (ValueError, RecursionError):
-        init = None
-    if not isinstance(init, dict):
-        raise ConsistencyError(f"{path}: `model_init_kwargs` must be a mapping, got {given!r}.")
-    refuse_old_names(init)
-    return dict(init)
 
 
 def with_model_named(args: Sequence[str]) -> list[str]:

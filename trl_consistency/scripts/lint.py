@@ -6,7 +6,6 @@ trl-consistency lint --pairs pairs.jsonl --model_name_or_path Qwen/Qwen3-4B-Inst
 ```
 """
 
-import json
 import os
 import random
 import shutil
@@ -45,7 +44,7 @@ from .engines import Checkpoint, check_engine, open_engine
 from .json_output import one_object
 from .lint_view import ShownPair, counts_text, dose_text, legend, page, pair_text
 from .loading import ConsistencyScriptArguments, RecipeScriptArguments, check_file_alone, get_split, load_pairs
-from .parser import StrictParser, as_template_kwargs
+from .parser import StrictParser, as_mapping, as_template_kwargs
 
 
 # Options that only one of the trainers has.
@@ -128,6 +127,8 @@ def main(
     markers = check_markers(recipe.thinking_markers)
     if isinstance(recipe.method, str):
         recipe.method = [recipe.method]
+    recipe.model_init_kwargs = as_mapping("model_init_kwargs", recipe.model_init_kwargs)
+    model_args.model_revision = recipe.model_init_kwargs.get("revision", model_args.model_revision)
     if unknown := [method for method in recipe.method if method not in METHODS]:
         raise ConsistencyError(f"Unknown `method` `{unknown[0]}`: it can be {', '.join(METHODS)}.")
     if not lint_args.dose:
@@ -256,13 +257,12 @@ def _config(model_args: ModelConfig, recipe: Any) -> PreTrainedConfig | None:
     """Returns the model's config, or None for a tokenizer alone."""
     if model_args.model_name_or_path == EMBEDDED:
         return None
-    changes = recipe.model_init_kwargs or {}
     with suppress(ValueError):
         return load_config(
             resolve_model(model_args.model_name_or_path),
             model_args.model_revision,
             recipe.trust_remote_code,
-            json.loads(changes) if isinstance(changes, str) else changes,
+            recipe.model_init_kwargs,
         )
     return None
 

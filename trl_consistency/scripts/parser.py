@@ -107,14 +107,20 @@ class StrictParser(TrlParser):
         return [value] if isinstance(value, str) and list[str] in kinds and str not in kinds else value
 
 
+def as_mapping(name: str, given: Any, where: str = "") -> dict[str, Any]:
+    """Returns an option that is a mapping in a recipe, and JSON on the command line, as a mapping."""
+    try:
+        found = strict_json(given) if isinstance(given, str) else given or {}
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ConsistencyError(f"{where}`{name}` must be a mapping, as JSON, got {given!r}.")
+    return dict(found)
+
+
 def as_template_kwargs(option: Any) -> dict[str, Any]:
-    """Returns `chat_template_kwargs` (a mapping in a recipe, JSON on the command line) as a mapping."""
-    kwargs = option or {}
-    if isinstance(kwargs, str):
-        with suppress(ValueError):
-            kwargs = strict_json(kwargs)
-    if not isinstance(kwargs, dict):
-        raise ConsistencyError(f"`chat_template_kwargs` must be a mapping, as JSON, got {option!r}.")
+    """Returns `chat_template_kwargs` as a mapping."""
+    kwargs = as_mapping("chat_template_kwargs", option)
     for fault in template_kwargs_faults(kwargs):
         raise ConsistencyError(f"`chat_template_kwargs` {fault}.")
     return kwargs
