@@ -419,7 +419,7 @@ CASES: list[Case] = [
     Case(
         "estimate broken init kwargs",
         "`estimate`: a recipe whose `model_init_kwargs` are no JSON",
-        "…recipe.yaml: `model_init_kwargs` must be a mapping, got '{dtype'.",
+        "…recipe.yaml: `model_init_kwargs` must be a mapping, as JSON, got '{dtype'.",
         lambda room: cli(
             [
                 "estimate",
