@@ -82,12 +82,6 @@ CASES: list[Case] = [
         lambda room: room.train(do_eval=True),
     ),
     Case(
-        "steps of no evaluation",
-        "`eval_steps` alone, with which nothing was evaluated",
-        "`eval_steps` is set, but `eval_strategy` is no: nothing would be evaluated. Set `eval_strategy: steps`, or leave it out.",
-        lambda room: room.train(eval_steps=50),
-    ),
-    Case(
         "misspelt order of rows",
         "A misspelt `train_sampling_strategy`, in Python, for which `random` was taken",
         "`train_sampling_strategy` must be 'random', 'sequential', 'group_by_length' or 'batch_rebalance', got 'group_by_lengths'.",
@@ -95,21 +89,15 @@ CASES: list[Case] = [
     ),
     Case(
         "misspelt count of tokens",
-        "A misspelt `include_num_input_tokens_seen`, for which `all` was taken",
+        "A misspelt `include_num_input_tokens_seen`, in Python, for which `all` was taken",
         "`include_num_input_tokens_seen` must be 'all', 'non_padding' or 'no', got 'nonpadding'.",
-        lambda room: room.train(include_num_input_tokens_seen="nonpadding"),
+        lambda room: room.trainer(options={"include_num_input_tokens_seen": "nonpadding"}),
     ),
     Case(
         "unknown cache",
         "A misspelt `cache_implementation`, found out by the first answer",
         "`cache_implementation` 'statik': Invalid `cache_implementation` (statik). Choose one of: …",
         lambda room: room.train(cache_implementation="statik", command="on-policy-consistency"),
-    ),
-    Case(
-        "unused kernels",
-        "`liger_kernel_config` without the kernels",
-        "`liger_kernel_config` is set, but it is for `use_liger_kernel: true`. Set that, or leave it out.",
-        lambda room: room.trainer(options={"liger_kernel_config": {"rope": False}}),
     ),
     Case(
         "checkpointed prefix",

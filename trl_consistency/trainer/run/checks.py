@@ -81,10 +81,6 @@ def check_extras(args: ConsistencyConfig, quantization_config: Any = None) -> No
     for option, (is_wanted, module, package) in wanted.items():
         if is_wanted and find_spec(module) is None:
             raise ConsistencyError(f"{option} needs the package `{module}`: `pip install {package}`.")
-    if args.liger_kernel_config and not args.use_liger_kernel:
-        raise ConsistencyError(
-            "`liger_kernel_config` is set, but it is for `use_liger_kernel: true`. Set that, or leave it out."
-        )
     if args.use_liger_kernel:
         config = args.liger_kernel_config or {}
         if config.get("fused_linear_cross_entropy"):
@@ -285,10 +281,6 @@ def check_evaluation(args: Any, eval_dataset: Any) -> None:
         )
     if args.do_eval and not wanted and not eval_dataset:  # with one, a script may call `evaluate` itself
         raise ConsistencyError("`do_eval` alone evaluates nothing: set `eval_strategy`, or leave it out.")
-    if args.eval_steps and strategy == "no":
-        raise ConsistencyError(
-            "`eval_steps` is set, but `eval_strategy` is no: nothing would be evaluated. Set `eval_strategy: steps`, or leave it out."
-        )
     check_delay(args, args.max_steps, args.num_train_epochs if args.max_steps <= 0 else float("inf"))
     if args.load_best_model_at_end and strategy == "no":
         raise ConsistencyError(
