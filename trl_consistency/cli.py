@@ -8,9 +8,6 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
-
-import yaml
 
 from . import __version__
 from .errors import did_you_mean, ends_with_message, naming_flags
@@ -104,14 +101,14 @@ def starts_several(launch_args: list[str], parser: argparse.ArgumentParser) -> l
     given = dict(zip(launch_args[::2], launch_args[1::2], strict=True))
     if int(given.get("--num_processes", 1)) == 1:
         return []
-    from accelerate.commands.config.config_args import default_config_file
+    from accelerate.commands.config.config_args import default_config_file, load_config_from_file
 
     file = given.get("--config_file", default_config_file)
     if not os.path.isfile(file):
         return ["--multi_gpu"]  # on a CPU, too
-    with suppress(OSError, ValueError, yaml.YAMLError, AttributeError):  # which accelerate tells
-        config = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
-        if config.get("distributed_type", "NO") in (False, "NO", "MULTI_CPU") and not config.get("mpirun_config"):
+    with suppress(Exception):  # which accelerate tells
+        config = load_config_from_file(file)  # in which YAML reads an unquoted NO as False
+        if config.distributed_type in (False, "NO", "MULTI_CPU") and not config.mpirun_config:
             parser.error(
                 f"--num_processes is {given['--num_processes']}, and {file} is for a single process. Give --accelerate_config "
                 "multi_gpu, or multi_cpu without a GPU."

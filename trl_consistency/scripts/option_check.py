@@ -24,6 +24,29 @@ from .sources import SOURCE_ERRORS, read_options
 PAIRED = "trl_consistency.config.consistency_config.ConsistencyConfig"
 ON_POLICY = "trl_consistency.config.on_policy_consistency_config.OnPolicyConsistencyConfig"
 
+# What options are called in other libraries and earlier versions, and what they are called here
+USUAL_NAMES = {
+    "max_new_tokens": "max_completion_length",
+    "max_tokens": "max_completion_length",
+    "max_seq_length": "max_length",
+    "max_seq_len": "max_length",
+    "lr": "learning_rate",
+    "batch_size": "per_device_train_batch_size",
+    "train_batch_size": "per_device_train_batch_size",
+    "grad_accum": "gradient_accumulation_steps",
+    "accumulation_steps": "gradient_accumulation_steps",
+    "model": "model_name_or_path",
+    "base_model": "model_name_or_path",
+    "dataset": "dataset_name",
+    "data": "dataset_name",
+    "lora": "use_peft",
+    "rank": "lora_r",
+    "lora_rank": "lora_r",
+    "qlora": "load_in_4bit",
+    "out": "output_dir",
+    "save_dir": "output_dir",
+}
+
 # Environment variables that a recipe may set: threads, devices, and logging.
 HARMLESS_VARIABLES = re.compile(
     r"CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|CUDA_LAUNCH_BLOCKING|(?:OMP|MKL|OPENBLAS|NUMEXPR)_NUM_THREADS"
@@ -103,30 +126,6 @@ def _count_values(node: yaml.Node, counts: dict[int, int]) -> int:
             count += _count_values(child, counts)
     counts[id(node)] = count
     return count
-
-
-# What options are called in other libraries and earlier versions, and what they are called here
-USUAL_NAMES = {
-    "max_new_tokens": "max_completion_length",
-    "max_tokens": "max_completion_length",
-    "max_seq_length": "max_length",
-    "max_seq_len": "max_length",
-    "lr": "learning_rate",
-    "batch_size": "per_device_train_batch_size",
-    "train_batch_size": "per_device_train_batch_size",
-    "grad_accum": "gradient_accumulation_steps",
-    "accumulation_steps": "gradient_accumulation_steps",
-    "model": "model_name_or_path",
-    "base_model": "model_name_or_path",
-    "dataset": "dataset_name",
-    "data": "dataset_name",
-    "lora": "use_peft",
-    "rank": "lora_r",
-    "lora_rank": "lora_r",
-    "qlora": "load_in_4bit",
-    "out": "output_dir",
-    "save_dir": "output_dir",
-}
 
 
 def refuse(prog: str, message: str) -> NoReturn:

@@ -97,7 +97,7 @@ else:
 
 logger = get_logger(__name__)
 
-# Of what trainers add to the last log of a training
+# What the last log of a training adds about the whole of it
 OF_WHOLE_TRAINING = {"epoch", "num_tokens", "num_input_tokens_seen"}
 
 
