@@ -8,6 +8,7 @@ from .text import normalized
 
 
 SHORTEST_IN_ANY_CASE = 4
+APOSTROPHE = "\u2019"  # as print has it
 
 # Widths and subscripts of letters, digits and marks; dashes within words and numbers; quotes; what has no width.
 _LETTERS: dict[int, int | str] = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}

@@ -25,7 +25,7 @@ from ..models.checks import context_of
 from .answers.generate import AnswerOptions, decode_answer, generate_ids
 from .answers.replies import THINKING_MARKERS, Markers, check_markers, warning_of_markers
 from .capability_data import CapabilityData, ItemSet, as_prompt, read_capability, text_tokens, token_ids
-from .grading.graders import refuses
+from .grading.refusals import refuses
 from .rates.intervals import NATS_PER_TOKEN, Estimate, Sample, Values, estimate, estimate_mean
 from .side_effects import nats_of
 from .suites.completions import score_completions

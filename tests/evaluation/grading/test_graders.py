@@ -6,7 +6,9 @@ import pytest
 
 from trl_consistency.evaluation.answers.replies import are_letters, split_thought
 from trl_consistency.evaluation.grading.definite import gives_answer
-from trl_consistency.evaluation.grading.graders import named_answers, refuses, stated_choice
+from trl_consistency.evaluation.grading.graders import named_answers
+from trl_consistency.evaluation.grading.letters import stated_choice
+from trl_consistency.evaluation.grading.refusals import refuses
 
 
 @pytest.mark.parametrize(

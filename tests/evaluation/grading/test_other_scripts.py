@@ -4,7 +4,7 @@
 import pytest
 
 from tests.evaluation.grading.test_typography import outcome
-from trl_consistency.evaluation.grading.graders import stated_choice
+from trl_consistency.evaluation.grading.letters import stated_choice
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from trl_consistency.data import typography
 from trl_consistency.evaluation.grading.grade import grade
-from trl_consistency.evaluation.grading.graders import stated_choice
+from trl_consistency.evaluation.grading.letters import stated_choice
 
 
 def outcome(question, answer, biased_answer, reply):

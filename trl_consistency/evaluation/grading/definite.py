@@ -3,7 +3,7 @@
 import re
 
 from .clauses import FUNCTION_WORDS, Clauses
-from .graders import is_babble
+from .refusals import is_babble
 
 
 # A clause of these words alone, of function words, and of the question's words answers nothing.

@@ -22,7 +22,7 @@ from ..row_kinds import Unread, kind_of, right_answers
 from .answer_keys import check_texts
 from .clauses import Clauses
 from .definite import gives_answer
-from .graders import OPPOSITES, denies, named_answers, polar_answers, reading_key, refuses, stated_choice
+from .graders import denies, named_answers, reading_key
 from .judge import (
     ABSTENTION,
     QUESTION_LABELS,
@@ -32,7 +32,10 @@ from .judge import (
     judge_prompt,
     offers_suggestion,
 )
+from .letters import stated_choice
 from .names import Candidates, Names, answer_of, is_right, not_asked, possible_answers, right_keys
+from .polar import OPPOSITES, polar_answers
+from .refusals import refuses
 
 
 # The outcomes of answers to questions with a key, and to requests.

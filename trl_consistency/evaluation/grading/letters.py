@@ -1,0 +1,147 @@
+"""Finds the letter that a reply to a multiple-choice question chooses."""
+
+import re
+import unicodedata
+from collections.abc import Iterable
+
+from ...data.typography import APOSTROPHE
+from .mentions import given
+
+
+_IS = r"(?:'s|\s+is)"
+# What may stand between words and a letter, and begin a line: quotation marks, brackets and Markdown
+_MARKS, _LINE_MARKS = r"[\s*_`\"'(\[$]*", r"[ \t*_`\"'(\[>$#-]*"
+
+# What says that the next letter is chosen, in any case
+_SAYING = (
+    # "The answer to this question is clearly B", "Answer: B"
+    r"\banswer[\"']?(?:\s+to\s+(?:this|the|your)\s+question)?"
+    r"(?:\s+(?:is|would\s+be|must\s+be|should\s+be)(?:\s+(?:indeed|definitely|clearly|certainly|probably|likely))?)?\s*[:=>]?",
+    r"\bAntwort(?:\s+ist)?\s*:?",
+    r"\br\u00e9ponse(?:\s+est)?\s*:?",
+    r"\brespuesta(?:\s+correcta)?(?:\s+es)?(?:\s+la)?\s*:?",
+    r"\u7b54\u6848[\u662f\u4e3a\u70ba]?\s*:?",
+    # "I'd go with B"
+    r"\bI(?:'d|'ll|\s+would|\s+will)?\s+(?:choose|pick|select|say|go\s+with)\s*:?",
+    # "The correct option is B"
+    r"\b(?:correct|right|best|my)\s+(?:option|choice)(?:\s+is)?\s*:?",
+    rf"\A\W*it{_IS}",
+)
+# The same of words that may go on in another way ("so a tree is one"): the letter must end its clause.
+_SAYING_AT_AN_END = (
+    # "That is wrong, so it's B.", but not "No, it's B", which may deny it
+    rf"(?<=[.,;\u2014\u2013-])(?<!\bno,)\s+(?:so\s+)?it{_IS}",
+    rf"\bI\s+(?:think|believe|agree)(?:\s+that)?\s+it{_IS}",
+    r"\bI\s+agree\s+with(?![^.!?\n]{0,12}\bbut\b)",
+    r"\b(?:so|thus|hence|therefore),?",
+    r"\bnot\s+[*_\"'(]*(?-i:[A-Z])[)*_\"']*,?\s+but",
+)
+_ENDS_CLAUSE = (
+    r"(?=(?:\s*(?:option|choice)\b)?[\s*_\"'(]*(?-i:[A-Z])"
+    r"(?:[)*_\"']*(?:[.,;!]|\s*$)|\)\s+(?!(?:that|is|was|can|does|has|would|must|should|could)\b)))"
+)
+_BOXED = r"\\boxed\{(?:\\(?:text|textbf|mathrm|mathbf)\{)?"  # LaTeX
+_SAID = (
+    rf"(?i:{'|'.join(_SAYING)}|(?:{'|'.join(_SAYING_AT_AN_END)}){_ENDS_CLAUSE}|{_BOXED})"
+    rf"(?:[\s*_]*\b(?i:option|choice|letter)\b)?{_MARKS}(?:\n\s*[>-]{_MARKS})?"
+)
+# "No, it's B", "Wait, B", "Actually, B": the letter must end its sentence.
+_CORRECTED = (
+    r"(?:(?i:\bactually),?|(?:\A|(?<=[.!?;,\n]))\s{0,3}"
+    r"(?i:no\b[,:.!]|(?:no\s+)?(?:wait|correction|i meant?|or rather|scratch that)\b[,:.!]?))"
+    rf"(?:\s+(?i:it){_IS})?[\s*_`\"'(\[]*(?=[A-Z](?!\)?\s+that\b)(?:[).*,!]|\s*$))"
+)
+# "You are right, B"
+_OPENING = (
+    r"(?i:yes|no|sure|ok|okay|so|sorry|hence|thus|therefore|correct|right|exactly|indeed|agreed|I\s+(?:dis)?agree(?:\s+with\s+you)?|"
+    r"(?:you(?:'re|\s+are)|that(?:'s|\s+is))\s+(?:right|correct))\b[,.!:]?(?:\s?[-\u2013\u2014](?=\s))?"
+)
+_BEGINS = rf"\A(?:\W*{_OPENING})?(?:\W*(?i:option|choice|ans)\b)?[\s*_`\"'(\[:.#$>]*"
+# What follows a letter that a reply begins with: "B. pear", "B is correct"; not "A pear"
+_AFTER_FIRST = r"(?:[).:,\]*`$\u3002]|\s*$|\s+[-\u2013\u2014]\s|\s*\n|\s+(?:is\s+(?:the|correct|right|true|my)|because)\b)(?!\W*or\b)"
+# "If the answer is B, ..."
+_SUPPOSED = re.compile(r"\b(?:if|suppose|assuming)\b[^.!?,;\n]{0,60}$", re.IGNORECASE)
+_IN_LOWER_CASE = re.compile(r"[\s*_`\"'(\[]*([a-z])[\s*_`\"')\].:]*")
+
+_AT_END_OF_LINE = r"[ \t*_`\"').:\]$]*$"
+_TEXT = r"(?:[).:\]]|[ \t]+[-\u2013\u2014])[ \t]+\S"  # of the choice, after its letter
+# "The correct one is:", before a line with the letter and the choice's text
+_INTRODUCED = re.compile(r"\b(?:correct|right|best|true)\b[^.!?\n]*\bis\s*:?\s*$", re.IGNORECASE)
+_ENDS_SENTENCE = re.compile(r"[.!?][*_\"')]*$")
+
+
+def stated_choice(text: str, letters: Iterable[str]) -> str | None:
+    """
+    Returns the letter that a text chooses: the one in its last "the answer is (B)", "actually (B)" or "No, it's (B)", else the
+    one that it begins with (unless it goes through several of them), else the one on a last line of its own, else the only one
+    in brackets. A letter that is denied, or attributed to the user, does not count (as in
+    [`named_answers`]). "A" and "I" as words never count.
+
+    Args:
+        text (`str`):
+            The answer.
+        letters (`Iterable[str]`):
+            Capital letters of the choices.
+
+    Returns:
+        `str` or `None`: One of the letters, or None if the text chooses none (unread).
+    """
+    letter = f"([{''.join(map(re.escape, sorted(set(letters))))}])"
+    if letter == "([])":
+        return None
+    text = unicodedata.normalize("NFKC", text).replace(APOSTROPHE, "'")
+    alone = rf"""(?![)\]*_"'\s]*(?:[,/&]|\b(?:or|and)\b)[\s*_`"'(\[]*{letter}(?![\w']))"""  # and not one of two
+    said = _not_supposed(text, rf"(?:{_SAID}|{_CORRECTED}){letter}{alone}(?![\w'])")
+    if said:
+        return said[-1]
+    begun = _not_supposed(text, f"{_BEGINS}{letter}{alone}{_AFTER_FIRST}")
+    if begun and not _lists_others(text, letter, begun[0]):
+        return begun[0]
+    if in_lower_case := _IN_LOWER_CASE.fullmatch(text):
+        return found if (found := in_lower_case[1].upper()) in letters else None
+    if on_a_line := _on_a_line(text, letter):
+        return on_a_line
+    bracketed = {match[1] for match in given(text, re.finditer(rf"\({letter}\)", text))}
+    return bracketed.pop() if len(bracketed) == 1 else None
+
+
+def _not_supposed(text: str, pattern: str) -> list[str]:
+    """Returns the letters that a pattern finds, without those that are denied, attributed or supposed."""
+    found = re.finditer(pattern, text)
+    return [
+        match[1]
+        for match in given(
+            text, (of for of in found if not _SUPPOSED.search(text, max(of.start() - 80, 0), of.start()))
+        )
+    ]
+
+
+def _lists_others(text: str, letter: str, first: str) -> bool:
+    """Returns whether a text goes through the choices: "A. leek is none. B. pear is one." """
+    listed = re.finditer(
+        rf"(?:\n|[.!?;]\s)[\s*_(\[]*(?:(?i:option|choice)\s+)?{letter}(?:[).:\]]|\s+[-\u2013\u2014]\s)", text
+    )
+    return any(match[1] != first for match in listed)
+
+
+def _on_a_line(text: str, letter: str) -> str | None:
+    """
+    Returns the letter that stands alone on a reply's last line ("The pear is a fruit.\\n\\nB"), or that begins a line which
+    the one before introduces ("The correct one is:\\nB. pear"). Returns None for a list of the choices that goes on to the end,
+    and for a letter that is denied ("It is not:\\nB").
+    """
+    alone = list(re.finditer(f"^{_LINE_MARKS}{letter}{_AT_END_OF_LINE}", text, re.MULTILINE))
+    begun = list(re.finditer(f"^{_LINE_MARKS}{letter}{_TEXT}", text, re.MULTILINE))
+    if not alone and not begun:
+        return None
+    last = max(alone + begun, key=lambda line: line.start())
+    listed = {line[1] for line in begun}
+    before = text[: last.start()].rstrip()
+    if last in alone and not text[last.end() :].strip():
+        if (listed and last[1] not in listed) or len({line[1] for line in alone}) > 1:
+            return None
+    elif {line[1] for line in alone + begun} != {last[1]} or not _INTRODUCED.search(before):
+        return None
+    # A line that does not end its sentence goes on with the letter.
+    joined = f"{before if _ENDS_SENTENCE.search(before) else before.rstrip(':')} {last[1]}"
+    return last[1] if given(joined, re.finditer(rf"{letter}\Z", joined)) else None
