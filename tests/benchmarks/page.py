@@ -70,8 +70,7 @@ def write_page(folder: Path) -> Path:
     sections = [INTRODUCTION.strip()]
     if full:
         sections += [_machine(full), *_plot_section(full, folder), *_ratio_sections(full), *_data_sections(full)]
-        sections += _growth(full)
-        sections += [_next(full)]
+        sections += [*_elsewhere(full, folder / "elsewhere"), *_growth(full), _next(full)]
     else:
         sections.append("Nothing has been measured yet: run `make benchmark` on a machine that does nothing else.")
     if quick:
@@ -199,6 +198,37 @@ def _data_sections(results: Results) -> list[str]:
             lines.append([_rows(rival), show(of["cpu"]), show(of["wall"]), f"{of['peak']:,.0f}"])
         sections.append(f"### {row.about}\n\n{_table(head, lines)}{_another(results[name], results)}")
     return sections
+
+
+def _elsewhere(results: Results, folder: Path) -> list[str]:
+    """Compares the rows that have a ratio with those of other machines, each of which has a folder of its own."""
+    sections = []
+    for machine in sorted(folder.glob("*/")):
+        others = _read(machine)
+        names = [name for name in RATIOS if "rivals" in results.get(name, {}) and "ratios" in others.get(name, {})]
+        lines = []
+        for name in names:
+            for rival, of in others[name]["ratios"].items():
+                (here, there), _ = alike([results[name]["ratios"][rival], of])
+                lines.append(
+                    [f"`{name}`", rival, seconds(here), seconds(there), _share(results[name]), _share(others[name])]
+                )
+        if lines:
+            here, there = _usual(results)["processor"], _usual(others)
+            about = f"*Here* is {here}. *There* is {there['processor']}, {there['cores']} cores, {_versions(there)}.{_rates(others)}"
+            head = ["row", "rival", "times as long, here", "there", "our share of the floor, here", "there"]
+            sections.append(f"{about}\n\n{_table(head, lines)}")
+    return ["## On other processors", *sections] if sections else []
+
+
+def _rates(results: Results) -> str:
+    rates = [row["floor"]["rate"]["median"] / 1e9 for row in results.values() if "floor" in row]
+    return f" It multiplies matrices at {min(rates):.0f} to {max(rates):.0f} GFLOP/s." if rates else ""
+
+
+def _share(row: dict[str, Any]) -> str:
+    """The share of the floor of our step, if the row has one."""
+    return f"{row['floor']['share'][next(iter(row['rivals']))]:.2f}" if "floor" in row else ""
 
 
 def _growth(results: Results) -> list[str]:
