@@ -92,18 +92,24 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def _machine(results: Results) -> str:
     of = _usual(results)
+    about = f"Machine, where a table names no other: {of['processor']}, {of['cores']} cores; Python {of['python']}, {_versions(of)}."
+    return about + _load(results)
+
+
+def _load(results: Results) -> str:
+    """Says whether other processes ran, and what is left of the figures."""
     loads = [row["machine"]["load"] for row in results.values() if row["machine"]["load"] is not None]
-    text = f"Machine, where a table names no other: {of['processor']}, {of['cores']} cores; Python {of['python']}, {_versions(of)}."
-    if loads and max(loads) > 2:
-        text += f" Other processes ran at the same time (load up to {max(loads):.0f})."
-        waited = max(
-            1 - of["cpu"]["median"] / of["wall"]["median"]
-            for name in GUARDED
-            for of in results.get(name, {}).get("rivals", {}).values()
-        )
-        text += f" Rivals waited for them up to {waited:.0%} of their time: ratios can be read, seconds "
-        text += "hardly." if waited > 0.05 else "include what others did to memory and caches."
-    return text
+    if not loads or max(loads) <= 2:
+        return ""
+    waited = max(
+        1 - of["cpu"]["median"] / of["wall"]["median"]
+        for name in GUARDED
+        for of in results.get(name, {}).get("rivals", {}).values()
+    )
+    return (
+        f" Other processes ran at the same time (load up to {max(loads):.0f}). Rivals waited for them up to {waited:.0%} of their time: "
+        f"ratios can be read, seconds {'hardly' if waited > 0.05 else 'include what others did to memory and caches'}."
+    )
 
 
 def _usual(results: Results) -> dict[str, Any]:
@@ -215,7 +221,7 @@ def _elsewhere(results: Results, folder: Path) -> list[str]:
                 )
         if lines:
             here, there = _usual(results)["processor"], _usual(others)
-            about = f"*Here* is {here}. *There* is {there['processor']}, {there['cores']} cores, {_versions(there)}.{_rates(others)}"
+            about = f"*Here* is {here}. *There* is {there['processor']}, {there['cores']} cores, {_versions(there)}.{_rates(others)}{_load(others)}"
             head = ["row", "rival", "times as long, here", "there", "our share of the floor, here", "there"]
             sections.append(f"{about}\n\n{_table(head, lines)}")
     return ["## On other processors", *sections] if sections else []
