@@ -70,8 +70,7 @@ def write_page(folder: Path) -> Path:
     sections = [INTRODUCTION.strip()]
     if full:
         sections += [_machine(full), *_plot_section(full, folder), *_ratio_sections(full), *_data_sections(full)]
-        sections += _growth(full)
-        sections += [_next(full)]
+        sections += [*_elsewhere(full, folder / "elsewhere"), *_growth(full), _next(full)]
     else:
         sections.append("Nothing has been measured yet: run `make benchmark` on a machine that does nothing else.")
     if quick:
@@ -93,18 +92,24 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def _machine(results: Results) -> str:
     of = _usual(results)
+    about = f"Machine, where a table names no other: {of['processor']}, {of['cores']} cores; Python {of['python']}, {_versions(of)}."
+    return about + _load(results)
+
+
+def _load(results: Results) -> str:
+    """Says whether other processes ran, and what is left of the figures."""
     loads = [row["machine"]["load"] for row in results.values() if row["machine"]["load"] is not None]
-    text = f"Machine, where a table names no other: {of['processor']}, {of['cores']} cores; Python {of['python']}, {_versions(of)}."
-    if loads and max(loads) > 2:
-        text += f" Other processes ran at the same time (load up to {max(loads):.0f})."
-        waited = max(
-            1 - of["cpu"]["median"] / of["wall"]["median"]
-            for name in GUARDED
-            for of in results.get(name, {}).get("rivals", {}).values()
-        )
-        text += f" Rivals waited for them up to {waited:.0%} of their time: ratios can be read, seconds "
-        text += "hardly." if waited > 0.05 else "include what others did to memory and caches."
-    return text
+    if not loads or max(loads) <= 2:
+        return ""
+    waited = max(
+        1 - of["cpu"]["median"] / of["wall"]["median"]
+        for name in GUARDED
+        for of in results.get(name, {}).get("rivals", {}).values()
+    )
+    return (
+        f" Other processes ran at the same time (load up to {max(loads):.0f}). Rivals waited for them up to {waited:.0%} of their time: "
+        f"ratios can be read, seconds {'hardly' if waited > 0.05 else 'include what others did to memory and caches'}."
+    )
 
 
 def _usual(results: Results) -> dict[str, Any]:
@@ -199,6 +204,37 @@ def _data_sections(results: Results) -> list[str]:
             lines.append([_rows(rival), show(of["cpu"]), show(of["wall"]), f"{of['peak']:,.0f}"])
         sections.append(f"### {row.about}\n\n{_table(head, lines)}{_another(results[name], results)}")
     return sections
+
+
+def _elsewhere(results: Results, folder: Path) -> list[str]:
+    """Compares the rows that have a ratio with those of other machines, each of which has a folder of its own."""
+    sections = []
+    for machine in sorted(folder.glob("*/")):
+        others = _read(machine)
+        names = [name for name in RATIOS if "rivals" in results.get(name, {}) and "ratios" in others.get(name, {})]
+        lines = []
+        for name in names:
+            for rival, of in others[name]["ratios"].items():
+                (here, there), _ = alike([results[name]["ratios"][rival], of])
+                lines.append(
+                    [f"`{name}`", rival, seconds(here), seconds(there), _share(results[name]), _share(others[name])]
+                )
+        if lines:
+            here, there = _usual(results)["processor"], _usual(others)
+            about = f"*Here* is {here}. *There* is {there['processor']}, {there['cores']} cores, {_versions(there)}.{_rates(others)}{_load(others)}"
+            head = ["row", "rival", "times as long, here", "there", "our share of the floor, here", "there"]
+            sections.append(f"{about}\n\n{_table(head, lines)}")
+    return ["## On other processors", *sections] if sections else []
+
+
+def _rates(results: Results) -> str:
+    rates = [row["floor"]["rate"]["median"] / 1e9 for row in results.values() if "floor" in row]
+    return f" It multiplies matrices at {min(rates):.0f} to {max(rates):.0f} GFLOP/s." if rates else ""
+
+
+def _share(row: dict[str, Any]) -> str:
+    """The share of the floor of our step, if the row has one."""
+    return f"{row['floor']['share'][next(iter(row['rivals']))]:.2f}" if "floor" in row else ""
 
 
 def _growth(results: Results) -> list[str]:

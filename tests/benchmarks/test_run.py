@@ -362,6 +362,22 @@ def test_each_table_says_which_spread_its_row_holds(tmp_path):
     assert "|  | CPU seconds (all turns) | wall seconds (all turns) | peak, MiB |" in three
 
 
+def test_the_page_compares_processors(tmp_path):
+    folder = _results(tmp_path, "full", {"act_step": (NEW, NEW), "kl_step": (NEW, NEW)})
+    there = folder / "elsewhere" / "slow"
+    there.mkdir(parents=True)
+    row = json.loads((folder / "full" / "act_step.json").read_text())
+    row["machine"]["processor"] = "Slow"
+    row["ratios"]["other"] = spread([6.0, 7.0, 8.0])
+    row["floor"] = {"operations": 1.0, "rate": {"median": 3e9}, "share": {"ours": 0.25, "other": 0.1}}
+    (there / "act_step.json").write_text(json.dumps(row))
+    section = page.write_page(folder).read_text().partition("## On other processors")[2].partition("\n## ")[0]
+    assert "*There* is Slow, 1 cores, torch 1" in section
+    assert "It multiplies matrices at 3 to 3 GFLOP/s." in section
+    assert "| `act_step` | other | 3 (2 to 5) | 7 (6 to 8) |  | 0.25 |" in section
+    assert "kl_step" not in section
+
+
 @pytest.mark.parametrize(
     ("second", "head", "cell"),
     [(NEW, "all turns", "3 (2 to 5)"), (OLD, "quartiles", "3 (2.8 to 3.2)")],
