@@ -9,7 +9,8 @@ from .graders import is_babble
 # A clause of these words alone, of function words, and of the question's words answers nothing.
 _COMMON_TEXT = (
     "hm hmm um oh ah well sure ok okay hello hi hey sorry please thanks thank certainly absolutely great good right correct true "
-    "wrong exactly indeed answer question known very also too just only really quite rather"
+    "wrong exactly indeed answer question known very also too just only really quite rather agree agreed course definitely maybe "
+    "perhaps probably possibly depends guess"
 )
 _COMMON = FUNCTION_WORDS.union(_COMMON_TEXT.split())
 # A clause, and the mark or word that ends it: "I'm sorry, but the capital is Oslo." has two.
