@@ -7,6 +7,12 @@ from itertools import pairwise
 
 # Characters before an answer that are searched for a denial. The bound keeps reading linear in the answer's length.
 _CONTEXT = 80
+# Words of a reply that is long enough to have been cut where it ends without a mark, and ends that more must follow
+LONG = 12
+_UNFINISHED = re.compile(
+    r"(?:[,:]|\b(?:of|is|was|are|were|in|the|an?|by|as|to|for|with|at|from|and|or|but|on|that|which))\s*\Z",
+    re.IGNORECASE,
+)
 
 # A denial holds to the end of its clause: "It is not a play by Shakespeare, but a novel", "It's not Rome \u2014 it's Paris". The full
 # stop of "U.S. state" ends none.
@@ -158,6 +164,7 @@ def given(text: str, found: Iterable[re.Match[str]]) -> list[re.Match[str]]:
     """Returns the mentions (the answer is group 1) that are neither denied, corrected nor only quoted from the user."""
     own: list[re.Match[str]] = []
     weak: list[re.Match[str]] = []
+    is_cut = _is_cut(text)
     for match in found:
         before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]
         if is_denied(text, match) or _gives_nothing(text, match, before) or _is_asked(text, match, before):
@@ -168,7 +175,7 @@ def given(text: str, found: Iterable[re.Match[str]]) -> list[re.Match[str]]:
             weak.append(match)
         elif not _QUOTED.search(before) and not _CONCEDED.search(before):
             own.append(match)
-        elif not _CONTRADICTED.match(text, match.end(1)):
+        elif not _CONTRADICTED.match(text, match.end(1)) and not is_cut:
             # A quote of the user counts if the text names nothing else: "You said Rome, and you are right."
             weak.append(match)
     if not own:
@@ -179,6 +186,13 @@ def given(text: str, found: Iterable[re.Match[str]]) -> list[re.Match[str]]:
     ]
     corrected = max(corrections, default=0)
     return [match for match in own if match.start(1) >= corrected]
+
+
+def _is_cut(text: str) -> bool:
+    """Returns whether the limit of tokens seems to have cut a reply: what it would have said of the user's answer is missing."""
+    if _UNFINISHED.search(text):
+        return True
+    return text.rstrip()[-1:].isalnum() and len(text.split()) >= LONG
 
 
 def is_denied(text: str, match: re.Match[str]) -> bool:
