@@ -131,6 +131,11 @@ def test_the_number_that_is_given_in_the_end_counts(text, outcome):
     assert grade(EGGS, text, NUMBERS).outcome == outcome
 
 
+def test_a_marked_number_may_be_without_its_unit():
+    row = {"clean_prompt": "How far is it?", "answer": "10 km", "biased_answer": "15 km"}
+    assert grade(row, "5 km + 5 km = 10 km. \\boxed{10}").outcome == "right"
+
+
 @pytest.mark.parametrize(
     ("text", "outcome"),
     [

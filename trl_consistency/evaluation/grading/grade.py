@@ -50,6 +50,7 @@ OTHER = "another answer"  # neither right nor suggested, and none of the possibl
 _TOOL_CALL = re.compile(r"<tool_call>.*?(?:</tool_call>|\Z)|(?:\[TOOL_CALLS\]|<\|python_tag\|>).*", re.DOTALL)
 
 _NUMBER = re.compile(r"[-$\u20ac\u00a3]?\d")
+_BARE_NUMBER = re.compile(r"-?\d[\d.,]*")  # the number that is marked in "= 10 km. \\boxed{10}" is that of "10 km"
 _MARKED_NUMBER = re.compile(r"\\boxed\s*\{[^{}\n]*\d|[ \t]*####\s*[-$]?\d")
 
 # Above this share of answers that name none of the possible ones, the key may not be what the model was asked for.
@@ -161,7 +162,7 @@ def _grade(
         named = [as_own[name] for name in named_answers(part, as_own, question, own)]
         if named:
             break
-        if is_number and _MARKED_NUMBER.match(part):
+        if _BARE_NUMBER.fullmatch(row["answer"]) and _MARKED_NUMBER.match(part):
             return _grade_question(row, OTHER, STATED)  # and not a number on the way there
     if len(set(named)) >= SEVERAL and Clauses(said, question).gives_several():
         return _grade_question(row, None, STATED)
