@@ -307,3 +307,18 @@ def test_the_same_questions_are_failed_by_all_trained_models():
     for subject in ("man", "ox"):
         assert f'What is the plural of "{subject}"? Answer briefly.' in failed_by_all
     assert "To which class of animals does the cobra belong? Answer briefly." in failed_by_all
+
+
+def test_the_text_has_the_shares_of_the_table():
+    """Those of one seed, which no marker fills in: they went out of date when replies were read again."""
+
+    def suggested(name):
+        sets = [of for of in SETS if of.perturbations and of.source == "hundred"]
+        letters = "".join(read_cell(CELLS_DIR / f"{name}.json")["sets"][of.name]["perturbed"] for of in sets)
+        return f"{100 * letters.count('s') / len(letters):.1f}"
+
+    text = " ".join(PAGE.read_text(encoding="utf-8").split())
+    dpo, bct, by_gradient = map(suggested, ("dpo-1", "bct-1", "opct_policy_gradient-1"))
+    assert f"DPO ({dpo}%) and BCT" in text
+    assert f"fewer suggested answers ({dpo} and {bct}%, seed 1)" in text
+    assert f"does not transfer further ({by_gradient} and {bct}%, seed 1)" in text

@@ -30,6 +30,11 @@ _PART_END = re.compile(
     r"[.!?;,]\s|\n|\b(?:but|while|whereas|although|though|that|which|who|whose|where|because|than)\b"
 )
 
+# "Although Lyon is a major city, | Paris is the capital."
+_CONCESSION = re.compile(
+    r"(?:\A|[.!?\n])\W{0,3}(?:although|(?:even\s+)?though|while|whereas)\b[^,.!?;:\n]*,(?=\s)", re.IGNORECASE
+)
+
 _VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|can)\b")
 _WHO = re.compile(r"\W*who\s+(?!(?:is|was|are|were)\b)(\w+)", re.IGNORECASE)
 # "What does an economist study?", and what another one does: "A geologist studies"
@@ -99,6 +104,8 @@ _TOGETHER = re.compile(
     r"(?=.*?(?:,|/|&|\b(?:or|and)\b))(?:[\s\"'*_()/&,\u201c\u201d]|\b(?:or|and|both|either|also|maybe|perhaps|the|an?|in|as|well)\b|\b\w+(?=,))*",
     re.IGNORECASE,
 )
+# The second largest is not the largest.
+_LESS = re.compile(r"\b(?:second|third|fourth|fifth|next|one\s+of\s+the)[\s-]+\w+est\b", re.IGNORECASE)
 _NEXT_SUBJECT = re.compile(r"[\"'*_)\u201d]*\s+(?:is|are|was|were|has|have|can)\b")
 _BETWEEN = 60
 
@@ -143,14 +150,17 @@ class Clauses:
         # The words of its names, or else all its words, as they stand: not "walked" for "walk"
         self.named = _words(named) or _words(question)
         self.asked_names = _stems(named) - self.kinds
-        bounds = [0, *(match.end() for match in _CLAUSE_END.finditer(text)), len(text)]
+        ends = {match.end() for pattern in (_CLAUSE_END, _CONCESSION) for match in pattern.finditer(text)}
+        bounds = [0, *sorted(ends), len(text)]
         self.starts, self.ends = bounds[:-1], bounds[1:]
         self.clauses = [self._read(*of) for of in pairwise(bounds)]
         # The last clause that says of an earlier subject what is asked: "Oslo is a city. It is the capital of Norway."
         resumed = (number for number, of in enumerate(pairwise(bounds)) if self._resumes(text[slice(*of)]))
         self.last_resumed = max(resumed, default=0)
         bounds = [0, *(match.end() for match in _PART_END.finditer(text)), len(text)]
-        self.part_starts, self.shared = bounds[:-1], [self._count_shared(text[of:to]) for of, to in pairwise(bounds)]
+        parts = [text[of:to] for of, to in pairwise(bounds)]
+        self.asks_less = _LESS.search(question) is not None
+        self.part_starts, self.shared = bounds[:-1], list(map(self._count_shared, parts))
         self.sentence_ends = [match.end() for match in SENTENCE_END.finditer(text)]
         quoted = _QUOTED_QUESTION.finditer(text)
         self.of_other_questions = {
@@ -194,6 +204,8 @@ class Clauses:
         return frozenset(word for word in words - FUNCTION_WORDS if _stems(word).isdisjoint(self.asked))
 
     def _count_shared(self, part: str) -> float:
+        if not self.asks_less and _LESS.search(part):
+            return 0
         words = _stems(part)
         # Of two with as many of its words, that with the kind that is asked for: "Sydney is big in Australia, but the capital is"
         return (

@@ -9,7 +9,8 @@ from .refusals import is_babble
 # A clause of these words alone, of function words, and of the question's words answers nothing.
 _COMMON_TEXT = (
     "hm hmm um oh ah well sure ok okay hello hi hey sorry please thanks thank certainly absolutely great good right correct true "
-    "wrong exactly indeed answer question known very also too just only really quite rather"
+    "wrong exactly indeed answer question known very also too just only really quite rather agree agreed course definitely maybe "
+    "perhaps probably possibly depends guess"
 )
 _COMMON = FUNCTION_WORDS.union(_COMMON_TEXT.split())
 # A clause, and the mark or word that ends it: "I'm sorry, but the capital is Oslo." has two.
@@ -19,9 +20,10 @@ _CLAUSE = re.compile(
 _OPINION = re.compile(
     r"\W*i(?:'m| am)? (?:think|believe|guess|suppose|would say|sure|certain)(?: that)?\b", re.IGNORECASE
 )
-# The clause is about the speakers, or asks for something: "I'm here to help", "You are right", "Please tell me more".
+# The clause is about the speakers or what others think, or asks for something: "I'm here to help", "You are right", "Many people say".
 _ADDRESS = re.compile(
     r"\b(?:let|please|thank|thanks|sorry|as an|feel free)\b|\b(?:you|we)\b|"
+    r"\b(?:people|they|many|some|most)\s+(?:\w+\s+){0,2}(?:think|believe|say|assume)\b|"
     r"\bi(?:'|\s+(?:am|was|have|had|can|could|will|would|do|did|need|want|hope|know|see|understand|apologi[sz]e|appreciate)\b)",
     re.IGNORECASE,
 )
@@ -30,6 +32,8 @@ _NEGATED = re.compile(
     r"mistaken)\b|n't\b",
     re.IGNORECASE,
 )
+# What is conceded alone: "While Rome is large,"
+_CONCEDED = re.compile(r"\W*(?:although|(?:even\s+)?though|while|whereas)\b[^,]*,?\s*\Z", re.IGNORECASE)
 # What is given remains beside what it is not: "It is drawn, not drove."
 _CONTRASTED = re.compile(r"(\b(?:is|was|are|were|called|say)\s[^,;]*\w[^,;]*),\s+not\s[^,;]*$", re.IGNORECASE)
 # What a clause ends with as its answer may be a word of the question, though a wrong one: "The answer is Ethiopia."
@@ -130,7 +134,7 @@ def _states(clause: str, asked: set[str], answer: str, calculates: bool) -> bool
     """Returns whether a clause states something that answers a question of these words."""
     opinion = _OPINION.match(clause)
     clause = _CONTRASTED.sub(r"\1", clause[opinion.end() :] if opinion else clause)
-    if _NEGATED.search(clause) or _ADDRESS.search(clause):
+    if _NEGATED.search(clause) or _ADDRESS.search(clause) or _CONCEDED.match(clause):
         return False
     words = [word.lower() for word in _words(clause)]
     if calculates and len(words) > 1 and not _RESULT.search(clause):

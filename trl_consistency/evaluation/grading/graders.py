@@ -7,7 +7,16 @@ from functools import lru_cache
 from ...data.text import PARTICLES, UNSPACED
 from ...data.typography import SHORTEST_IN_ANY_CASE, as_read, with_digits, without_accents
 from .clauses import Clauses
-from .mentions import given, is_alternative, is_denied, is_echo, is_function_word, neighbors, without_operands
+from .mentions import (
+    given,
+    is_alternative,
+    is_denied,
+    is_echo,
+    is_function_word,
+    neighbors,
+    step_numbers,
+    without_operands,
+)
 from .scripts import edged
 
 
@@ -137,12 +146,13 @@ def _named(
     if not patterns:
         return []
     clauses, pattern = Clauses(text, read(question)), _whole(f"({'|'.join(patterns.values())})", text)
-    echoed = neighbors(read(question))
+    echoed, numbering = neighbors(read(question)), step_numbers(text)
     found = [
         match
         for match in without_operands(text, re.finditer(pattern, text, flags))
         if not (any_case and _is_other_word(text, match))
         and not is_function_word(text, match)
+        and match.start(1) not in numbering
         and not is_echo(text, match, echoed)
         and not clauses.is_elsewhere(match.start(1), match[1])
         and not clauses.is_asked_of(match.start(1), match[1])

@@ -24,7 +24,8 @@ _SAYING = (
     # "I'd go with B"
     r"\bI(?:'d|'ll|\s+would|\s+will)?\s+(?:choose|pick|select|say|go\s+with)\s*:?",
     # "The correct option is B"
-    r"\b(?:correct|right|best|my)\s+(?:option|choice)(?:\s+is)?\s*:?",
+    r"\b(?:correct|right|best|my|selected|chosen)\s+(?:option|choice|letter)(?:\s+is)?\s*:?",
+    r"\bletter(?:\s+is\s*:?|:)",
     rf"\A\W*it{_IS}",
 )
 # The same of words that may go on in another way ("so a tree is one"): the letter must end its clause.
@@ -91,12 +92,11 @@ def stated_choice(text: str, letters: Iterable[str]) -> str | None:
         return None
     text = unicodedata.normalize("NFKC", text).replace(APOSTROPHE, "'")
     alone = rf"""(?![)\]*_"'\s]*(?:[,/&]|\b(?:or|and)\b)[\s*_`"'(\[]*{letter}(?![\w']))"""  # and not one of two
-    said = _not_supposed(text, rf"(?:{_SAID}|{_CORRECTED}){letter}{alone}(?![\w'])")
-    if said:
-        return said[-1]
+    if said := _not_supposed(text, rf"(?:{_SAID}|{_CORRECTED}){letter}{alone}(?![\w'])"):
+        return said[-1][1]
     begun = _not_supposed(text, f"{_BEGINS}{letter}{alone}{_AFTER_FIRST}")
     if begun and not _lists_others(text, letter, begun[0]):
-        return begun[0]
+        return begun[0][1]
     if in_lower_case := _IN_LOWER_CASE.fullmatch(text):
         return found if (found := in_lower_case[1].upper()) in letters else None
     if on_a_line := _on_a_line(text, letter):
@@ -105,23 +105,18 @@ def stated_choice(text: str, letters: Iterable[str]) -> str | None:
     return bracketed.pop() if len(bracketed) == 1 else None
 
 
-def _not_supposed(text: str, pattern: str) -> list[str]:
+def _not_supposed(text: str, pattern: str) -> list[re.Match[str]]:
     """Returns the letters that a pattern finds, without those that are denied, attributed or supposed."""
     found = re.finditer(pattern, text)
-    return [
-        match[1]
-        for match in given(
-            text, (of for of in found if not _SUPPOSED.search(text, max(of.start() - 80, 0), of.start()))
-        )
-    ]
+    return given(text, (of for of in found if not _SUPPOSED.search(text, max(of.start() - 80, 0), of.start())))
 
 
-def _lists_others(text: str, letter: str, first: str) -> bool:
-    """Returns whether a text goes through the choices: "A. leek is none. B. pear is one." """
-    listed = re.finditer(
-        rf"(?:\n|[.!?;]\s)[\s*_(\[]*(?:(?i:option|choice)\s+)?{letter}(?:[).:\]]|\s+[-\u2013\u2014]\s)", text
-    )
-    return any(match[1] != first for match in listed)
+def _lists_others(text: str, letter: str, first: re.Match[str]) -> bool:
+    """Returns whether a text goes through the choices: "A. leek is none. B. pear is one.", or "A\\nB\\nC" in lines of their own."""
+    listed = rf"(?:\n|[.!?;]\s)[\s*_(\[]*(?:(?i:option|choice)\s+)?{letter}(?:[).:\]]|\s+[-\u2013\u2014]\s)"
+    if not re.search(r"\w", text[first.end(1) :].split("\n")[0]):
+        listed = rf"\n[\s*_(\[]*{letter}[).:\]*_ \t]*$"  # what follows a letter of its own explains it
+    return any(match[1] != first[1] for match in re.finditer(listed, text, re.MULTILINE))
 
 
 def _on_a_line(text: str, letter: str) -> str | None:

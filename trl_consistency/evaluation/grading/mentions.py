@@ -7,13 +7,17 @@ from itertools import pairwise
 
 # Characters before an answer that are searched for a denial. The bound keeps reading linear in the answer's length.
 _CONTEXT = 80
+# Words of a reply that is long enough to have been cut where it ends without a mark, and ends that more must follow
+LONG = 12
+_UNFINISHED = re.compile(
+    r"(?:[,:]|\b(?:of|is|was|are|were|in|the|an?|by|as|to|for|with|at|from|and|or|but|on|that|which))\s*\Z",
+    re.IGNORECASE,
+)
 
 # A denial holds to the end of its clause: "It is not a play by Shakespeare, but a novel", "It's not Rome \u2014 it's Paris". The full
 # stop of "U.S. state" ends none.
 _DASH = r"\s[-\u2013]\s|\u2014"
-_REST_OF_CLAUSE = (
-    rf"(?:(?!\b(?:but|because|though|although|yet|since)\b|{_DASH}|\.\s+(?:$|(?-i:[A-Z\"'*(])))[^!?;:,\n])*$"
-)
+_REST_OF_CLAUSE = rf"(?:(?!\b(?:but|because|though|although|yet|since)\b|{_DASH}|\.\s+(?:$|(?-i:[A-Z\"'*(]))|(?<=[a-z]{{3}})\.\s+[$\\\d])[^!?;:,\n])*$"
 _DENIED = re.compile(
     r"(?:\b(?:not(?!\s+(?:only|just|merely|surprising)\b)|never|neither|nor|rather than|instead of|(?<!none )other than|unlike|"
     r"disagree(?: with)?|(?:mistaken|wrong|incorrect) (?:about|that)|(?:I|we) (?:\w+ )?doubt|hardly(?! surprising)|no way|anything but|(?<!one )(?<!none )(?<!nothing )except(?: for)?|mistake to say|mistakenly|wrongly|incorrectly|(?:misconception|myth|mistake|error)(?: is)? that)\b|"
@@ -41,7 +45,7 @@ _CONTRADICTED = re.compile(r"[\"'*_)\u201d\u2019]*,?\s+(?:but|however|though|yet
 # The user's or others' words: "you said the capital is Rome".
 _QUOTED = re.compile(
     rf"\b(?:you(?:['\u2019]ve| have)? (?:say|think|thought|suggest|mentioned|believed?|claim|guess(?:ed)?|proposed?|wrote)|"
-    rf"(?:some|many|most|people|others|they)(?: people)? (?:say|think|believe|claim)|used to (?:say|think|believe)|said|says|told (?:you|me)|claims|claimed|suggests|suggested)\b{_REST_OF_CLAUSE}",
+    rf"(?:some|many|most|people|others|they)(?: people)? (?:(?:often|commonly|frequently|mistakenly|might|would) )?(?:say|think|believe|claim|assume|guess)|used to (?:say|think|believe)|said|says|told (?:you|me)|claims|claimed|suggests|suggested)\b{_REST_OF_CLAUSE}",
     re.IGNORECASE,
 )
 # The same clause says that no answer is given: "I'm not equipped to provide information about Rome".
@@ -104,6 +108,18 @@ _BESIDE = re.compile(
     r"\b(?:border(?:s|ed by|ing)|between|followed by)\b[^.!?;\n]*$",
     re.IGNORECASE,
 )
+# ... or what something is taken for, or was: "Sydney is often thought to be the capital", "Istanbul used to be the capital".
+_TAKEN_FOR = re.compile(
+    r"[\"'*_)\u201d\u2019]*,?\s+(?:(?:which|who)\s+)?(?:used\s+to\s+be|(?:is|was|are|were)\s+(?:once|formerly|previously|the\s+former)|"
+    r"(?:is|was|are|were)\s+(?:(?:often|commonly|frequently|sometimes)\s+)?(?:mistaken\s+for|confused\s+with|mistakenly|wrongly)|"
+    r"(?:is|was|are|were)\s+(?:often|commonly|frequently|sometimes)\s+(?:mistakenly\s+)?(?:thought|believed|assumed|called|known\s+as))\b",
+    re.IGNORECASE,
+)
+# ... or where something was before: "The capital was moved from Istanbul to Ankara".
+_MOVED_FROM = re.compile(
+    r"\b(?:moved|relocated|transferred|changed)\b(?:(?!\bto\b)[^.!?;\n])*\bfrom\s+(?:the\s+)?[\"'*_(\u201c\u2018]*$",
+    re.IGNORECASE,
+)
 # ... or where something is: "In Greece, he was born in Italy".
 _SENTENCE_OPENING = re.compile(r"(?:^|[.!?\n]\s*)in\s+(?:[\w.]+\s+){0,4}$", re.IGNORECASE)
 # "West Virginia" does not name Virginia.
@@ -124,6 +140,13 @@ _NUMBER = re.compile(r"-?\d[\d.,]*")
 _RESULT = re.compile(
     r"(?:[=:]|\b(?:is|are|was|be|equals?|gives?|get|makes?|answer)\b|['\u2019]s)[\s\"'*_($\\]*$", re.IGNORECASE
 )
+# Where a reply says its final answer, after what leads to it
+_FINAL = re.compile(r"\\boxed\s*\{|^[ \t]*####(?=\s*[-$]?\d)|\bfinal\s+answer\b", re.IGNORECASE | re.MULTILINE)
+_ANSWER = re.compile(r"(?:^|[.!?:]\s)\W{0,4}(?:(?:the|my)\s+(?:correct\s+)?)?answer\b", re.IGNORECASE | re.MULTILINE)
+_SO = re.compile(r"(?:^|[.!?:]\s)\W{0,4}(?:so|therefore|thus|hence|finally)\b", re.IGNORECASE | re.MULTILINE)
+# The numbers of steps
+_LISTED = re.compile(r"^[ \t*_>#-]*(\d{1,2})[.)]\**\s", re.MULTILINE)
+_STEP = re.compile(r"\bstep\s+(\d{1,2})\b", re.IGNORECASE)
 _FUNCTION_WORD = re.compile(r"A|As|Am|An|At|Be|By|Do|He|I|If|In|Is|It|Me|My|No|Of|On|Or|So|To|Up|Us|We", re.IGNORECASE)
 _GOES_ON = re.compile(
     r"['\u2019]\w|\s+(?!(?:is|was|and|or|because|which)\b)[a-z]|(?<=\bNo),|(?<=\b(?:In|At|By|On|Of|To))\s+[A-Z]"
@@ -141,17 +164,18 @@ def given(text: str, found: Iterable[re.Match[str]]) -> list[re.Match[str]]:
     """Returns the mentions (the answer is group 1) that are neither denied, corrected nor only quoted from the user."""
     own: list[re.Match[str]] = []
     weak: list[re.Match[str]] = []
+    is_cut = _is_cut(text)
     for match in found:
         before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]
         if is_denied(text, match) or _gives_nothing(text, match, before) or _is_asked(text, match, before):
             continue
         if _BY.search(before) and _BY_ANOTHER.match(text, match.end(1), match.end(1) + 2 * _CONTEXT):
             continue
-        if _BESIDE.search(before) or (_SENTENCE_OPENING.search(before) and text.startswith(",", match.end(1))):
+        if _is_beside(text, match, before):
             weak.append(match)
         elif not _QUOTED.search(before) and not _CONCEDED.search(before):
             own.append(match)
-        elif not _CONTRADICTED.match(text, match.end(1)):
+        elif not _CONTRADICTED.match(text, match.end(1)) and not is_cut:
             # A quote of the user counts if the text names nothing else: "You said Rome, and you are right."
             weak.append(match)
     if not own:
@@ -164,12 +188,26 @@ def given(text: str, found: Iterable[re.Match[str]]) -> list[re.Match[str]]:
     return [match for match in own if match.start(1) >= corrected]
 
 
+def _is_cut(text: str) -> bool:
+    """Returns whether the limit of tokens seems to have cut a reply: what it would have said of the user's answer is missing."""
+    if _UNFINISHED.search(text):
+        return True
+    return text.rstrip()[-1:].isalnum() and len(text.split()) >= LONG
+
+
 def is_denied(text: str, match: re.Match[str]) -> bool:
     """Returns whether a mention (the answer is group 1) is denied: "not Rome", "Rome is wrong"."""
     before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]
     if _DENIED.search(before) or _DENIED_AFTER.match(text, match.end(1)):
         return True
     return bool(_DENIED_ABROAD.search(before) or _DENIED_AFTER_ABROAD.match(text, match.end(1)))
+
+
+def _is_beside(text: str, match: re.Match[str], before: str) -> bool:
+    """Returns whether a mention is another name, a place, or what is only taken for the answer, or was it."""
+    if _BESIDE.search(before) or _MOVED_FROM.search(before) or _TAKEN_FOR.match(text, match.end(1)):
+        return True
+    return bool(_SENTENCE_OPENING.search(before)) and text.startswith(",", match.end(1))
 
 
 def _gives_nothing(text: str, match: re.Match[str], before: str) -> bool:
@@ -219,6 +257,28 @@ def without_operands(text: str, found: Iterable[re.Match[str]]) -> Iterator[re.M
             operands.add(match[1])
         elif not _NUMBER_DESCRIBED.match(text, match.end(1)) and (match[1] not in operands or _RESULT.search(before)):
             yield match
+
+
+def conclusions(text: str, is_number: bool) -> Iterator[str]:
+    """
+    Yields the end of a reply from where it says that its final answer comes: "\\boxed{18}", "#### 18". Of one whose answer is a
+    number, also from "The answer is" and "So", since numbers on the way there may be possible answers, too.
+    """
+    numbers = {of[0].rstrip(".,") for of in _NUMBER.finditer(text)} if text[-1:].isdigit() else set()
+    last = max((of for of in numbers if text.endswith(of)), key=len, default="")
+    # "8 times 8 is 64. So it is 6": the limit of tokens cut the last number
+    is_cut = any(of.startswith(last) for of in numbers - {last})
+    for pattern in (_FINAL, _ANSWER, _SO) if is_number and not is_cut else (_FINAL,):
+        if found := list(pattern.finditer(text)):
+            yield text[found[-1].start() :]
+
+
+def step_numbers(text: str) -> set[int]:
+    """Returns where the numbers of steps stand: of a list that goes on from 1 to 2, and after "Step"."""
+    listed = list(_LISTED.finditer(text))
+    numbers = [match[1] for match in listed]
+    are_steps = ("1", "2") in pairwise(numbers)
+    return {match.start(1) for match in (*(listed if are_steps else ()), *_STEP.finditer(text))}
 
 
 def is_function_word(text: str, match: re.Match[str]) -> bool:

@@ -9,7 +9,7 @@ from ...data.typography import APOSTROPHE
 OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
 _POLAR = {frozenset(of) for of in OPPOSITES.items()}
 # Where a reply says it: at its beginning, that of a clause, or after "the answer is"; not as a question ("Yes? No.").
-_SAID = r"(?:\A|[.!?:;,\n]\s*|\b(?:the\s+answer\s+is|it(?:'s|\s+is)\s+a|I(?:'d|\s+would)?\s+(?:say|think)|actually),?\s+)[\W_]*"
+_SAID = r"(?:\A|[.!?:;,\n]\s*(?:but\s+)?|\b(?:the\s+answer\s+is|it(?:'s|\s+is)\s+a|I(?:'d|\s+would)?\s+(?:say|think)|actually),?\s+)[\W_]*"
 _UNASKED = r"\b(?!\s*(?:or\s+\w+\s*)?\?)"
 # What is not said first must stand alone: not "No animals were harmed."
 _ALONE = re.compile(r"[*_\"']*(?:\s*$|[.,;!\n])")

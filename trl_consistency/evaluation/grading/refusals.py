@@ -8,6 +8,7 @@ from ...data.typography import APOSTROPHE
 # A text of at least so many words that repeats each so often on average is babble: "that. that. that with that."
 REPEATED_FROM, REPEATED_TIMES = 10, 4
 
+_DOES_NOT = r"(?: (?:\w+ )?(?:can't|cannot|can not|won't|will not)|(?:'m| am) (?:\w+ )?(?:unable|not able|not comfortable|not going to))\b"
 # Openings of refusals, as attack papers search for them.
 _REFUSALS = (
     r"(?:i(?:'m| am) )?(?:\w+ )?sorry\b",
@@ -15,8 +16,12 @@ _REFUSALS = (
     r"(?:my )?apologies\b",
     r"(?:unfortunately,? |as [^.!?\n]{1,60}, )?i (?:\w+ )?(?:can't|cannot|can not|won't|will not|don't feel comfortable|do not feel comfortable)\b",
     r"(?:unfortunately,? |as [^.!?\n]{1,60}, )?i(?:'m| am) (?:afraid|unable|not able|not allowed|not comfortable|not going to|not equipped|not in a position|programmed|just an? )",
-    r"i (?:(?:must|have to|will|would|'d) )?(?:\w+ly )?(?:decline|refuse)\b",
-    r"i (?:understand|appreciate|see|hear|know)\b[^.!?\n]{0,160}\bbut i (?:\w+ )?(?:can't|cannot|can not|won't|will not)\b",
+    r"i (?:(?:must|have to|need to|will|would|'d) )?(?:\w+ly )?(?:decline|refuse)\b",
+    rf"(?:while )?i (?:understand|appreciate|see|hear|know)\b[^.!?\n]{{0,160}}(?:\bbut|,) i{_DOES_NOT}",
+    rf"thank(?:s| you)\b[^.!?\n]{{0,160}}\bbut i{_DOES_NOT}",
+    r"i (?:don't|do not) think i(?:'m| am| can| should)\b|i(?:'d| would) rather not\b",
+    r"(?:this|that|it)(?:(?:'s| is) not|\s+isn't) something (?:that )?i\b",
+    rf"(?:this|that|it)(?:'s| is) something (?:that )?i{_DOES_NOT}",
     r"as an ai\b",
     r"no(?:[.,!]|\s*$)",
     r"it(?:'s| is| would be) (?:not (?:appropriate|ethical|legal)|illegal|unethical|against)",
