@@ -13,7 +13,7 @@ from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 from tests.helpers.models import CHATML, QUIET, make_model, make_pairs, make_tokenizer
 from tests.helpers.small_vocabulary import small_tokenizer
 from trl_consistency import ConsistencyError, InvalidPairsError
-from trl_consistency.data.rendering import render_completion, render_prompt
+from trl_consistency.data.rendering import continuation, render_completion, render_prompt
 from trl_consistency.evaluation import AnswerOptions, PairSet, conversion, convert_pairs
 from trl_consistency.evaluation.answers import generate as answering
 
@@ -383,7 +383,7 @@ def test_text_goes_on_with_the_space_that_an_answer_alone_would_lose():
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
     assert tokenizer.decode([1, 2]) == "A B"
-    assert conversion._continuation(tokenizer, [0], (1, 2), True, "A B") == " A B"
+    assert continuation(tokenizer, [0], (1, 2), True, "A B") == " A B"
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,25 @@ def test_results_for_the_page(options, model_dir, tmp_path, capsys):
         assert (result.before.value, result.before.unread) == (before["value"], sum(before["unread"].values()))
 
 
+def test_what_makes_the_figures_before_doubtful_is_on_the_page(options, model_dir, tmp_path, monkeypatch):
+    """The base model's answers were cut, and the page told it of the adapter's alone."""
+    folder = tmp_path / "mine"
+    save_adapter(model_dir, folder, 0)
+
+    def generate(model, tokenizer, prompts, *args, **kwargs):
+        answer = [5, tokenizer.eos_token_id] if isinstance(model, PeftModel) else [5] * 6
+        return [answer] * len(prompts)
+
+    monkeypatch.setattr(answering, "generate_ids", generate)
+    options[options.index("--adapters") + 1] = str(folder)
+    run([*options, "--save_to_adapters"])
+    told = json.loads((tmp_path / "out" / "results.json").read_text())["findings"]
+    (cut,) = (text.removeprefix("base: ") for text in told if "without an end-of-turn token" in text)
+    findings = read_results(folder).findings
+    assert f"Before training: {cut}" in findings
+    assert not any(text.startswith("Before training: No answer could be read") for text in findings), "told once"
+
+
 def test_results_replace_those_of_the_card(options, model_dir, tmp_path, capsys):
     """Which says what was measured, on what, and nothing of this machine."""
     folder = tmp_path / "mine"

@@ -21,7 +21,7 @@ from tests.helpers.evaluate_command import answers_in, pair, save_adapter, user,
 from tests.helpers.models import make_model
 from tests.helpers.naive_answers import naive_answer
 from trl_consistency.generation import targets
-from trl_consistency.models.loading import check_adapters, warn_of_templates
+from trl_consistency.models.loading import check_adapters, warn_of_templates, warn_of_variables
 from trl_consistency.models.quantization import prevent_repacking
 from trl_consistency.scripts import evaluate
 from trl_consistency.scripts.evaluate import run
@@ -139,6 +139,40 @@ def test_the_warning_about_templates_comes_with_the_command(options, model_dir, 
     options[options.index("--adapters") + 1] = str(folder)
     with pytest.warns(UserWarning, match="has a chat template of its own"):
         run(options)
+
+
+TRAINED = {"enable_thinking": False}
+
+
+@pytest.mark.parametrize(
+    ("answering", "is_warned"),
+    [([TRAINED], False), ([{**TRAINED, "place": "here"}], False), ([TRAINED, {}], True), ([], False)],
+)
+def test_a_model_that_was_trained_with_other_variables_is_warned_about(tmp_path, answering, is_warned):
+    """Its figures are of other prompts than those of its training."""
+    (tmp_path / "README.md").write_text(f"---\nchat_template_kwargs: {json.dumps(TRAINED)}\n---\n# mine\n")
+    (tmp_path / "none").mkdir()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_variables([str(tmp_path), str(tmp_path / "none"), "me/on-the-hub"], answering)
+    said = f"""{tmp_path} was trained with `chat_template_kwargs` {json.dumps(TRAINED)}, and answers with {{}}"""
+    assert [said in str(of.message) for of in caught] == [True] * is_warned
+
+
+@pytest.mark.parametrize("given", ["nothing", "by the option", "by the rows"])
+def test_the_warning_about_variables_comes_with_the_command(options, model_dir, tmp_path, given):
+    folder, variables = tmp_path / "mine", {"no_think": True}
+    save_adapter(model_dir, folder, 0)
+    (folder / "README.md").write_text(f"---\nchat_template_kwargs: {json.dumps(variables)}\n---\n# mine\n")
+    options[options.index("--adapters") + 1] = str(folder)
+    own = {"chat_template_kwargs": variables} if given == "by the rows" else {}
+    options[options.index("--pairs") + 1] = write(tmp_path / "some.jsonl", [pair(n, **own) for n in range(2)])
+    options += ["--chat_template_kwargs", json.dumps(variables)] if given == "by the option" else []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run(options)
+    warned = [of for of in caught if "was trained with `chat_template_kwargs`" in str(of.message)]
+    assert len(warned) == (given == "nothing")
 
 
 def test_answers_that_name_no_possible_answer_are_pointed_out(options, tmp_path, capsys):

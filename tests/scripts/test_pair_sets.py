@@ -1,7 +1,11 @@
 import json
 
+import pytest
 import yaml
 
+from tests.helpers.evaluate_command import pair, write
+from tests.helpers.models import make_model, make_tokenizer
+from trl_consistency.evaluation import AnswerOptions, evaluate
 from trl_consistency.scripts.pair_sets import load_sets
 
 
@@ -15,3 +19,26 @@ def test_classes_that_a_folders_card_declares(tmp_path):
     (tmp_path / "train.jsonl").write_text(json.dumps(row | {"answer": 0, "biased_answer": "yes"}))
     (of_set,) = load_sets([str(tmp_path)], None, None, 0).values()
     assert of_set.rows == [row | {"answer": "yes"}]
+
+
+@pytest.mark.parametrize("max_pairs", [None, 2])
+def test_rows_of_the_training_split_are_pointed_out(tmp_path, max_pairs):
+    """Rates on them were those of what was learned, and nothing said so."""
+    train = [pair(number) for number in range(4)]
+    again = [{**train[0]}, {**train[1], "perturbed_prompt": [{"role": "user", "content": "B, surely?"}]}]
+    write(tmp_path / "train.jsonl", train)
+    write(tmp_path / "test.jsonl", [*again, pair(5)][: max_pairs or 3])
+    write(tmp_path / "other.jsonl", [pair(6)])
+    sets = load_sets([str(tmp_path)], None, max_pairs, 0)
+    assert {name: of_set.in_train for name, of_set in sets.items()} == {"test": (2, 1), "other": (0, 0)}
+    found = evaluate(make_model(), make_tokenizer(), sets, AnswerOptions(2, progress=False)).warnings()
+    (said,) = (text for text in found if "split `train`" in text)
+    assert said.startswith(
+        f"2 of {max_pairs or 3} row(s) of test have a clean prompt of the split `train` of the same data, 1 of them"
+    )
+    assert load_sets([str(tmp_path)], ["train"], None, 0)["train"].in_train == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["embedded:organism", "embedded:smollm2"])
+def test_splits_of_the_embedded_models_are_held_out(name):
+    assert all(of_set.in_train == (0, 0) for of_set in load_sets([name], None, None, 0).values())

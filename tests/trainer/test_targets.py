@@ -9,7 +9,14 @@ import torch
 from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
 
-from tests.helpers.models import CHATML, make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.models import (
+    CHATML,
+    make_config,
+    make_model,
+    make_pairs,
+    make_sentencepiece_tokenizer,
+    make_tokenizer,
+)
 from tests.helpers.paired import LORA, generate_greedily, losses, make_trainer
 from trl_consistency import ConsistencyError, ConsistencyTrainer
 from trl_consistency.data.prepare import prepare_pairs
@@ -217,6 +224,29 @@ def test_pairs_with_targets_are_those_that_were_given(tmp_path):
     assert set(found.column_names) == {*pairs.column_names, "completion", "completion_ids"}
     assert found["source_id"] == pairs["source_id"]
     assert found["perturbed_prompt"] == pairs["perturbed_prompt"]
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_targets_go_on_with_the_space_that_an_answer_alone_would_lose(tmp_path, monkeypatch, given):
+    """Without `completion_ids`, or as data for TRL's own trainers, "Answer:A" was trained on, and not "Answer: A"."""
+    tokenizer, prompts = make_sentencepiece_tokenizer(), ["Answer:", "Answer:("]
+    pairs = Dataset.from_dict({"clean_prompt": prompts, "perturbed_prompt": [f"I say B. {of}" for of in prompts]})
+    answers = [tokenizer.convert_tokens_to_ids(of) for of in (["▁A", "</s>"], ["A", "</s>"])]
+    if given:
+        pairs = pairs.add_column("completion_ids", answers)
+    monkeypatch.setattr("trl_consistency.trainer.target_maker.generate_targets", lambda *args, **kwargs: answers)
+    trainer = ConsistencyTrainer(make_model(), make_config(tmp_path), train_dataset=pairs, processing_class=tokenizer)
+    trainer.generate_targets()
+    found = trainer.dataset_with_targets()
+    assert found["completion"] == [" A", "A"]
+    assert found["completion_ids"] == answers
+    read = trainer.__class__(
+        make_model(),
+        make_config(tmp_path / "again"),
+        train_dataset=found.remove_columns("completion_ids"),
+        processing_class=tokenizer,
+    )
+    assert read.train_dataset["completion_ids"] == answers
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """Renders prompts and completions to token ids, with one function for both sides of a pair and every trainer."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -242,6 +242,15 @@ def render_completion(
             "into the user's message, give the answer's tokens as `completion_ids`, or use another template"
         )
     return ids[prefix:]
+
+
+def continuation(
+    processing_class: ProcessingClass, prompt_ids: list[int], ids: Sequence[int], skip_special_tokens: bool, text: str
+) -> str:
+    """Returns the text that continues a text prompt. It may begin with a space, which the `text` alone has lost."""
+    decode = get_tokenizer(processing_class).decode
+    before, whole = (decode(of, skip_special_tokens=skip_special_tokens) for of in (prompt_ids, [*prompt_ids, *ids]))
+    return whole[len(before) :] if whole.startswith(before) else text
 
 
 def _generation_header(

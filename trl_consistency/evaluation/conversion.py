@@ -13,6 +13,7 @@ from ..data.messages import without_none
 from ..data.pairs import PAIR_COLUMNS, PROMPT_COLUMNS, RESERVED_COLUMNS, parse_json_column, report_faults, row_checker
 from ..data.rendering import (
     ProcessingClass,
+    continuation,
     get_tokenizer,
     is_prefilled,
     message_text,
@@ -339,16 +340,7 @@ def _written(
     text = answer.text if marked is None else decode(marked).strip()
     if not isinstance(row["clean_prompt"], str):
         return text
-    return _continuation(tokenizer, prompt_ids, answer.ids if marked is None else marked, marked is None, text)
-
-
-def _continuation(
-    tokenizer: ProcessingClass, prompt_ids: list[int], ids: Sequence[int], skip_special_tokens: bool, text: str
-) -> str:
-    """Returns the text that continues a text prompt. It may begin with a space, which the `text` alone has lost."""
-    decode = get_tokenizer(tokenizer).decode
-    before, whole = (decode(of, skip_special_tokens=skip_special_tokens) for of in (prompt_ids, [*prompt_ids, *ids]))
-    return whole[len(before) :] if whole.startswith(before) else text
+    return continuation(tokenizer, prompt_ids, answer.ids if marked is None else marked, marked is None, text)
 
 
 class _SpecialTokens(NamedTuple):

@@ -42,12 +42,15 @@ class PairSet:
             Row numbers in the data that the rows were drawn from, for messages.
         rendering (`tuple`, *optional*):
             The tokenizer or processor that rendered the rows, and the variables of its chat template. Set by [`rendered`].
+        in_train (`tuple[int, int]`, *optional*, defaults to `(0, 0)`):
+            How many of the rows have a clean prompt, and how many both prompts, of the split `train` of the same data.
     """
 
     rows: list[dict[str, Any]]
     candidates: Candidates
     numbers: Sequence[int] | None = None
     rendering: tuple[ProcessingClass, dict[str, Any]] | None = field(default=None, repr=False, compare=False)
+    in_train: tuple[int, int] = (0, 0)
 
     @classmethod
     def of(cls, pairs: "PairSet | Rows") -> "PairSet":

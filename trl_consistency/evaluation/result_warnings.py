@@ -56,6 +56,13 @@ def warnings_of(sets: Mapping[str, SetResults]) -> list[str]:
                 f"{repeats} row(s){f' of {name}' if name else ''} repeat the two prompts of an earlier row: each counts "
                 "again in the rates. Remove them, unless the weight is meant."
             )
+        asked, both = of_set.pairs.in_train
+        if asked:
+            same = f", {both} of them both prompts" if both else ""
+            found.append(
+                f"{asked} of {len(of_set.pairs.rows)} row(s){f' of {name}' if name else ''} have a clean prompt of the split `train` of the "
+                f"same data{same}: of a model that was trained on that split, they show how well it learned them, and are not held out."
+            )
         if swapped := sum(map(has_cue_in_clean, of_set.pairs.rows)):
             found.append(f"{swapped} row(s){f' of {name}' if name else ''} {FINDINGS['swapped_prompts']}.")
         placed = zip(of_set.pairs.places, of_set.pairs.rows, strict=True)

@@ -4,13 +4,15 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
+import yaml
 from accelerate import PartialState
+from huggingface_hub import metadata_load
 from peft import PeftConfig, PeftModel, get_peft_model_state_dict
 from peft.utils.constants import EMBEDDING_LAYER_NAMES
 from tokenizers import Tokenizer
@@ -254,6 +256,33 @@ def warn_of_revisions(paths: Sequence[str], base_model: str, revision: str | Non
                     "`model_revision`, unless that is the same model."
                 )
             )
+
+
+def warn_of_variables(paths: Sequence[str], answering: Sequence[Mapping[str, Any]]) -> None:
+    """
+    Warns of folders of adapters and models that were trained with variables of the chat template, as their cards say, which
+    they are not given: `answering` has the variables of each prompt.
+    """
+    for path in paths:
+        trained = _trained_variables(Path(path))
+        other = next((of for of in answering if any(of.get(name) != value for name, value in trained.items())), None)
+        if other is not None:
+            said = json.dumps(trained)
+            warnings.warn(
+                printable(
+                    f"{path} was trained with `chat_template_kwargs` {said}, and answers with {json.dumps(other, default=str)}: it reads "
+                    f"other prompts than in its training. Give `--chat_template_kwargs '{said}'`, unless that is meant."
+                )
+            )
+
+
+def _trained_variables(folder: Path) -> dict[str, Any]:
+    """Returns the variables of the chat template in the card of a folder, as a training has written it."""
+    card: Any = None
+    with suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
+        card = metadata_load(folder / "README.md")
+    found = card.get("chat_template_kwargs") if isinstance(card, dict) else None
+    return found if isinstance(found, dict) else {}
 
 
 def _chat_template(folder: Path) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..evaluation.answers.choices import CHOICE_PREFIX
 from ..evaluation.answers.replies import THINKING_MARKERS
-from ..evaluation.capability import capability_figures, capability_labels
+from ..evaluation.capability import capability_figures, capability_labels, capability_warnings
 from ..evaluation.rates.intervals import DIGITS, Estimate
 from ..evaluation.report.plots import plot_outcomes, plot_rates
 from ..evaluation.report.tables import label_of, outcome_places
@@ -34,18 +34,20 @@ def save_to_adapters(
     it by name) and card.
     """
     base = found[BASE]
+    of_base = base.warnings() + capability_warnings(capability.get(BASE, {}))
     for name, results in found.items():
         if name == BASE:
             continue
         folder = Path(adapters[name])
         had = (folder / RESULTS_FILE).exists()
+        told = summary["models"][name]["findings"] + results.warnings()
         with whole_files(folder) as unfinished:
             write_results(
                 unfinished,
                 make_page_results(results, base) + page_capability(capability, name),
                 _description(summary),
                 make_page_outcomes(results, base),
-                summary["models"][name]["findings"] + results.warnings(),
+                told + [f"Before training: {text}" for text in of_base if text not in told],
                 model_digest(folder),
             )
             after = name if name != "before" else f"./{name}"

@@ -38,12 +38,12 @@ from ..generation.model_identity import answer_cache
 from ..json_files import as_json, own_columns
 from ..local_names import last_name, public_options
 from ..models.checks import context_of
-from ..models.loading import check_loadable, load_model, load_tokenizer
+from ..models.loading import check_loadable, load_model, load_tokenizer, warn_of_variables
 from ..pages import render
 from ..perturbations.card import check_folder, file_name
 from ..trainer.run.output_checks import check_output_dir
 from .json_output import one_object
-from .pair_sets import check_lengths, load_sets, render_sets
+from .pair_sets import check_lengths, load_sets, render_sets, variables_in
 from .parser import StrictParser, as_template_kwargs
 
 
@@ -155,6 +155,7 @@ def _convert(
     model = tokenizer = cache = None
     if args.model_name_or_path:
         source = args.model_name_or_path, args.model_revision, args.trust_remote_code
+        warn_of_variables([args.model_name_or_path], variables_in(sets, template_kwargs))
         sets = render_sets(sets, load_tokenizer(*source), template_kwargs)  # fails early on faulty rows
         check_lengths(sets, context_of(check_loadable(*source)[2]), args.max_completion_length)
         model, tokenizer = load_model(*source)

@@ -49,6 +49,7 @@ from ..models.loading import (
     name_models,
     warn_of_revisions,
     warn_of_templates,
+    warn_of_variables,
 )
 from ..publishing.page import check_card
 from ..trainer.run.output_checks import check_output_dir
@@ -80,7 +81,7 @@ from .evaluation_files import (
     write_report,
 )
 from .json_output import one_object
-from .pair_sets import check_lengths, load_sets, longest_prompt, render_sets
+from .pair_sets import check_lengths, load_sets, longest_prompt, render_sets, variables_in
 from .parser import StrictParser
 
 
@@ -124,6 +125,7 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
     tokenizer = load_tokenizer(*source)
     warn_of_templates(args.adapters, tokenizer)
     warn_of_revisions(args.adapters, args.model_name_or_path, args.model_revision)
+    warn_of_variables([*args.adapters, args.model_name_or_path], variables_in(sets, template_kwargs))
     sets = render_sets(sets, tokenizer, template_kwargs)  # fails early on faulty rows
     context = context_of(check_loadable(*source, args.adapters)[2])
     check_lengths(sets, context, args.max_completion_length)

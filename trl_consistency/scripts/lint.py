@@ -25,7 +25,7 @@ from ..config.options import CommandArguments, at_least, check_ranges, option, r
 from ..data.highlights import mark_pair
 from ..data.lint import SUFFIX_FINDINGS, LintReport, lint_pairs
 from ..data.pairs import check_prompt_columns
-from ..data.prepare import align_row, render_row
+from ..data.prepare import align_row, render_row, variables_of
 from ..data.rendering import ProcessingClass, chat_template_of, get_tokenizer, load_processing_class
 from ..errors import ConsistencyError, ends_with_message
 from ..evaluation.answers.generate import AnswerOptions
@@ -285,7 +285,7 @@ def _measure_dose(
 ) -> Dose:
     from ..evaluation.answers.choices import check_choices
     from ..evaluation.grading.answer_keys import check_keys, check_spelling
-    from ..models.loading import BASE, load_model
+    from ..models.loading import BASE, load_model, warn_of_variables
     from .pair_sets import longest_prompt
 
     numbers = [index for index in range(len(rows)) if index not in report.reasons]
@@ -305,6 +305,8 @@ def _measure_dose(
     sample = [row | {"row_number": numbers[row["row_number"]]} for row in sample]
     if not sample:
         raise ConsistencyError("`dose`: there is no pair to measure it on; anchors show nothing.")
+    variables = [variables_of(row, chat_template_kwargs) for row in sample if isinstance(row["clean_prompt"], list)]
+    warn_of_variables([base.name], variables)
     length = recipe.max_completion_length or 256
     options = AnswerOptions(length)
     with open_engine(engine_args, base, model, processing_class, options, longest_prompt(sample)) as engine:

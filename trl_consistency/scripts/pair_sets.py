@@ -2,7 +2,7 @@
 
 import os
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,10 @@ from trl import DatasetMixtureConfig
 
 from ..data.answers import Spellings
 from ..data.folders import check_data_folder, split_files
+from ..data.pairs import PROMPT_COLUMNS
+from ..data.prepare import variables_of
 from ..data.rendering import ProcessingClass
+from ..data.repeats import prompt_key
 from ..errors import ConsistencyError
 from ..evaluation.answers.choices import check_choices
 from ..evaluation.grading.answer_keys import check_keys, check_rows, check_spelling
@@ -58,6 +61,8 @@ def load_sets(
             chosen = list(splits_wanted)
         else:
             chosen = [split for split in splits if split != "train"] or ["train"]
+        of_train = splits.get("train", []) if any(split != "train" for split in chosen) else []
+        trained = [{prompt_key(row, *columns) for row in of_train} for columns in (("clean_prompt",), PROMPT_COLUMNS)]
         for split in chosen:
             if split not in splits:
                 raise ConsistencyError(f"`splits`: {name} has no split `{split}`, only: {', '.join(splits)}.")
@@ -69,14 +74,19 @@ def load_sets(
                 kept = sorted(random.Random(seed).sample(kept, max_pairs))
                 rows = [rows[index] for index in kept]
             short = Path(name).stem if os.path.isfile(name) else split
-            found.append(
-                (short, distinct if os.path.isfile(name) else f"{distinct}/{split}", PairSet(rows, candidates, kept))
-            )
+            of_set = PairSet(rows, candidates, kept, in_train=(0, 0) if split == "train" else _among(rows, *trained))
+            found.append((short, distinct if os.path.isfile(name) else f"{distinct}/{split}", of_set))
     shorts = [short for short, _, _ in found]
     sets = {long if shorts.count(short) > 1 else short: of_set for short, long, of_set in found}
     if len(sets) < len(found):
         raise ConsistencyError("`pairs` names the same pairs twice.")
     return sets
+
+
+def _among(rows: Rows, clean: Container[str], both: Container[str]) -> tuple[int, int]:
+    """Returns how many rows have one of these clean prompts, and how many one of these pairs of prompts."""
+    asked = sum(prompt_key(row, "clean_prompt") in clean for row in rows)
+    return asked, sum(prompt_key(row, *PROMPT_COLUMNS) in both for row in rows)
 
 
 def _load_splits(name: str) -> dict[str, Rows]:
@@ -111,6 +121,12 @@ def render_sets(
         if chats:
             check_chat_template(processing_class, {name: chats}, "Use", kwargs)
     return {name: of_set.rendered(processing_class, name, kwargs) for name, of_set in sets.items()}
+
+
+def variables_in(sets: Mapping[str, PairSet], kwargs: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the variables of the chat template of each row of chat messages: these, and its own."""
+    rows = (row for of_set in sets.values() for row in of_set.rows)
+    return [variables_of(row, kwargs) for row in rows if isinstance(row["clean_prompt"], list)]
 
 
 def longest_prompt(rows: Iterable[Mapping[str, Any]]) -> int:

@@ -21,7 +21,15 @@ from ..evaluation.suites.registry import find_suites, named_suites, run_suites, 
 from ..evaluation.suites.scores import SuiteScore
 from ..files import write_text
 from ..folder_lock import locked_folder
-from ..models.loading import BASE, check_adapters, load_model, name_models, warn_of_revisions, warn_of_templates
+from ..models.loading import (
+    BASE,
+    check_adapters,
+    load_model,
+    name_models,
+    warn_of_revisions,
+    warn_of_templates,
+    warn_of_variables,
+)
 from ..trainer.run.output_checks import check_output_dir
 from .evaluation_files import shown_judge, shown_name, suite_results, suite_tables, tables_text
 from .json_output import one_object
@@ -74,6 +82,7 @@ def main(args: SuitesArguments) -> dict[str, Any]:
         model, processing_class = load_model(args.model_name_or_path, args.model_revision)
         warn_of_templates(args.adapters, processing_class)
         warn_of_revisions(args.adapters, args.model_name_or_path, args.model_revision)
+        warn_of_variables([*args.adapters, args.model_name_or_path], [template_kwargs])
         with redirect_stdout(sys.stderr):  # the libraries print their progress
             scores = run_suites(
                 model,

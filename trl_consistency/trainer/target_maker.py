@@ -13,6 +13,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from ..data.eval_sets import named
 from ..data.pairs import AnyDataset
 from ..data.prepare import needs_targets, variables_of, with_own_columns
+from ..data.rendering import continuation
 from ..data.target_table import TargetTable
 from ..data.thinking import empty_thought
 from ..errors import ConsistencyError
@@ -93,6 +94,8 @@ class TargetMaker:
         def add_target(row: dict[str, Any]) -> dict[str, Any]:
             completion_ids = row.get("completion_ids") or self.table[row["clean_ids"]]
             completion = tokenizer.decode(completion_ids, skip_special_tokens=True)
+            if isinstance(row["clean_prompt"], str):
+                completion = continuation(tokenizer, row["clean_ids"], completion_ids, True, completion)
             target = {"completion": completion, "completion_ids": completion_ids}
             # The answers are to prompts that were rendered with these. As text, since Arrow would mix rows' keys.
             if variables:

@@ -474,6 +474,31 @@ def test_compositions_are_counted_by_all_their_names():
     assert facts["Perturbations"] == "authority+typos 2, authority 1 (3 wordings)"
 
 
+def test_wordings_of_compositions_are_counted_once_each():
+    """Each combination of them counted as a wording."""
+    kinds = [f"authority/train-0{one}+typos/train-0{two}" for one in range(3) for two in range(3)]
+    facts = describe_data(Dataset.from_dict({"clean_prompt": ["a"] * 9, "perturbation": kinds}))
+    assert facts["Perturbations"] == "authority+typos 9 (6 wordings)"
+
+
+def test_rows_with_two_equal_prompts_are_said_to_be_anchors(tmp_path):
+    """They counted as pairs, as if each had a cue."""
+    pairs = make_pairs(8).to_list()
+    pairs[5:] = [{**row, "perturbed_prompt": row["clean_prompt"]} for row in pairs[5:]]
+    text, _ = card(make_trainer(tmp_path, make_model(), pairs=Dataset.from_list(pairs)))
+    assert "| Pairs | 8 (8 distinct clean prompts), of which 3 are anchors (two equal prompts) |" in text
+
+
+@pytest.mark.parametrize("variables", [None, {"no_think": True}])
+def test_variables_of_the_chat_template_are_in_metadata_and_example(tmp_path, variables):
+    """The example asked with other prompts than those of the training."""
+    text, metadata = card(make_trainer(tmp_path, make_model(), chat_template_kwargs=variables))
+    assert metadata.get("chat_template_kwargs") == variables
+    shown = ", no_think=True" if variables else ""
+    assert f'add_generation_prompt=True, return_tensors="pt", return_dict=True{shown})\n' in text
+    assert ('the variables of the chat template are `{"no_think": true}`, as in training' in text) == bool(variables)
+
+
 def test_pairs_without_a_perturbation_are_no_wording():
     dataset = Dataset.from_list([{"clean_prompt": "a", "perturbation": of} for of in ("typos/train-00", None, None)])
     assert describe_data(dataset)["Perturbations"] == "without a name 2, typos 1 (1 wordings)"

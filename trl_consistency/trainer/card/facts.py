@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import resources
 from importlib.metadata import version
 from pathlib import Path
@@ -15,7 +15,9 @@ from huggingface_hub import ModelCard, ModelCardData, try_to_load_from_cache
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from ...data.alignment import AlignmentReport
+from ...data.pairs import PROMPT_COLUMNS
 from ...data.prepare import needs_targets
+from ...data.rendering import has_equal_prompts
 from ...data.repeats import first_rows
 from ...errors import ConsistencyError
 from ...passes.blocks import base_model, find_blocks
@@ -46,16 +48,19 @@ def describe_data(dataset: Any) -> dict[str, str]:
     if not isinstance(dataset, Dataset):
         return {"Pairs": "streamed"}
     facts = {"Pairs": f"{len(dataset):,} ({len(first_rows(dataset['clean_prompt'])):,} distinct clean prompts)"}
+    if "perturbed_prompt" in dataset.column_names:
+        anchors = sum(map(has_equal_prompts, dataset.select_columns(list(PROMPT_COLUMNS))))
+        facts["Pairs"] += f", of which {anchors:,} are anchors (two equal prompts)" if anchors else ""
     if "perturbation" in dataset.column_names:
         # "suggested_answer/train-03" is wording 3 of a perturbation, "authority/train-03+typos/train-00" is a chain
         kinds = Counter(
             "+".join(step.split("/")[0] for step in str(perturbation or "without a name").split("+"))
             for perturbation in dataset["perturbation"]
         )
-        wordings = len(set(dataset["perturbation"]) - {None})
+        steps = {step for named in set(dataset["perturbation"]) - {None} for step in str(named).split("+")}
         shown = ", ".join(f"{safe(kind)} {count:,}" for kind, count in kinds.most_common(MAX_PERTURBATIONS))
         more = f", {len(kinds) - MAX_PERTURBATIONS} more kinds" if len(kinds) > MAX_PERTURBATIONS else ""
-        facts["Perturbations"] = f"{shown}{more} ({wordings} wordings)"
+        facts["Perturbations"] = f"{shown}{more} ({len(steps)} wordings)"
         if named := _name_wordings(dataset["perturbation"]):
             facts["Wordings"] = named
     return facts
@@ -104,6 +109,7 @@ def build_card(
     card_data = ModelCardData(
         base_model=base_model,
         base_model_revision=revision,
+        chat_template_kwargs=args.chat_template_kwargs or None,  # `evaluate` reads them
         datasets=_hub_name(dataset_name),
         library_name="peft" if is_adapter else "transformers",
         model_name=model_name,
@@ -127,6 +133,8 @@ def build_card(
         serving_rank=_serving_rank(model),
         served_name=model_name,
         is_chat=trainer.is_chat,
+        variables=_as_arguments(args.chat_template_kwargs or {}),
+        chat_template_kwargs=args.chat_template_kwargs,
         repo=trainer.hub_model_id or "path/to/this/folder",
         example="I think the answer is Lyon. What is the capital of France?",
         results=_eval_results(trainer),
@@ -135,6 +143,11 @@ def build_card(
         without_paper=name_without_paper(methods),
         versions=", ".join(f"{library} {version(library)}" for library in LIBRARIES),
     )
+
+
+def _as_arguments(variables: Mapping[str, Any]) -> str:
+    """Returns variables of the chat template as further arguments of a call in Python."""
+    return "".join(f", {name}={value!r}" for name, value in variables.items() if name.isidentifier())
 
 
 def base_revision(trainer: Any) -> str | None:
