@@ -1,13 +1,15 @@
 """Each trainer of a process, and each one that trains a model, has its own precision."""
 
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
 import torch
+from peft import IA3Config, LoraConfig, get_peft_model
 from transformers import TrainerCallback
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
-from tests.helpers.paired import make_trainer
+from tests.helpers.paired import LORA, make_trainer
 from trl_consistency import ConsistencyTrainer
 
 
@@ -115,3 +117,30 @@ def test_a_config_made_in_a_training(tmp_path):
     first.train()
     first.save_model()
     first.evaluate(make_pairs(2))
+
+
+@pytest.mark.parametrize(
+    "adapter", [LoraConfig(**LORA), IA3Config(target_modules=["v_proj"], feedforward_modules=[])], ids=["LoRA", "IA3"]
+)
+def test_an_adapter_in_bfloat16_stays_in_it(tmp_path, adapter):
+    """PEFT loads one in float32: the rest of a resumed run was trained in that, or its reference was said to have changed."""
+
+    def make(name, **options):
+        model = make_model().to(torch.bfloat16)
+        model = get_peft_model(model, deepcopy(adapter), autocast_adapter_dtype=False)
+        options = {"method": "kl", "save_strategy": "steps", "save_steps": 1, "num_train_epochs": 2, **options}
+        return make_trainer(tmp_path / name, make_pairs(4), model, per_device_train_batch_size=2, **options)
+
+    def trained(trainer):
+        return {name: of.detach() for name, of in trainer.model.named_parameters() if of.requires_grad}
+
+    whole, resumed = make("whole"), make("whole")
+    whole.train()
+    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
+    assert all(of.dtype == torch.bfloat16 for of in trained(resumed).values())
+    assert all(torch.equal(of, trained(whole)[name]) for name, of in trained(resumed).items())
+    best = make("best", load_best_model_at_end=True, eval_strategy="steps", eval_steps=1, eval_dataset=make_pairs(2))
+    best.train()
+    best.evaluate()
+    best.train()
+    assert all(of.dtype == torch.bfloat16 for of in trained(best).values())

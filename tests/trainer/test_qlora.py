@@ -88,6 +88,17 @@ def test_evaluation_in_the_middle_changes_nothing(tmp_path, model_dir, method, o
         torch.testing.assert_close(evaluated[name], weights, rtol=0, atol=0)
 
 
+def test_a_resumed_run_goes_on_in_the_dtype_of_its_adapter(tmp_path, model_dir, on_cpu):
+    """TRL has it in bfloat16, and PEFT loads it in float32."""
+    options = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
+    whole = trained(make_trainer(tmp_path, model_dir, "kl", on_cpu, **options))
+    resumed = make_trainer(tmp_path, model_dir, "kl", on_cpu, **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    weights = dict(resumed.model.named_parameters())
+    for name, weight in whole.items():
+        torch.testing.assert_close(weights[name].detach(), weight, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("method", ["bct", "opct"])
 def test_reference_is_the_quantised_model_without_the_adapter(tmp_path, model_dir, method, on_cpu):
     trainer = make_trainer(tmp_path, model_dir, method, on_cpu, max_steps=3, save_strategy="steps", save_steps=1)

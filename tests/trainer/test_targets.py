@@ -313,3 +313,15 @@ def test_pairs_with_targets_have_the_variables_that_their_prompts_were_rendered_
         make_model(), make_config(tmp_path / "again"), train_dataset=found, processing_class=make_tokenizer(template)
     )
     assert again.train_dataset["clean_ids"] == trainer.train_dataset["clean_ids"]
+
+
+def test_weights_of_an_adapter_that_are_frozen_stay_so(tmp_path):
+    """PEFT makes all of them trainable when it switches the adapter on again after the targets: those were trained, too."""
+    trainer = make_trainer(tmp_path, make_pairs(4, completion=False), lora=True, max_steps=2)
+    for name, weight in trainer.model.named_parameters():
+        weight.requires_grad_("lora_B" in name)
+    before = {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}
+    trainer.train()
+    changed = {name for name, weight in trainer.model.named_parameters() if (weight != before[name]).any()}
+    assert changed
+    assert all("lora_B" in name for name in changed)

@@ -173,6 +173,20 @@ def test_thoughts_in_given_answers_are_not_left_out(tmp_path, qwen3, completion,
     make(tmp_path, qwen3, pairs, "bct")
 
 
+def test_thoughts_in_streamed_answers_are_not_left_out_either(tmp_path, qwen3):
+    """Those of a stream went unseen, and were trained on."""
+    completions = ["<think></think>1.", "<think>\nHm.\n</think>\n\n2.", "<think></think>3.", "<think></think>4."]
+    pairs = thinking_pairs(True).remove_columns("completion").add_column("completion", completions)
+
+    def train(**options):
+        args, stream = make_config(tmp_path, max_steps=1, **options), pairs.to_iterable_dataset()
+        ConsistencyTrainer(make_model(), args, train_dataset=stream, processing_class=qwen3).train()
+
+    with pytest.raises(InvalidPairsError, match=r"row 1: its answer has a thought, and `keep_thinking=False`"):
+        train(keep_thinking=False)
+    train()
+
+
 def test_a_thought_that_the_prompt_opens_and_the_answer_does_not_end(tmp_path, monkeypatch):
     """As templates of models do that always think. The part of a thought is no answer."""
     tokenizer = make_tokenizer(CHATML + "{% if add_generation_prompt %}<think>\n{% endif %}")

@@ -14,10 +14,11 @@ from transformers import Trainer, TrainerCallback
 
 from ..errors import ConsistencyError
 from ..log import get_logger
+from ..models.adapter_state import switched_off
 from ..models.finite_weights import check_base
 from ..models.quantization import scales_of
 from ..models.sharding import is_sharded, prepare_frozen, shape_of, shard_of
-from ..upstream import ForwardRedirection, create_model_from_path, get_config_model_id, use_adapter
+from ..upstream import ForwardRedirection, create_model_from_path, get_config_model_id
 
 
 logger = get_logger(__name__)
@@ -52,23 +53,14 @@ class Reference:
     def active(self, model: Any) -> Iterator[Any]:
         """Yields the model with the initial weights, without gradients and dropout. Then restores the student."""
         was_training = model.training
-        requires_grad = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
-
-        def restore() -> None:
-            for parameter, required in requires_grad:
-                parameter.requires_grad_(required)
-
         model.eval()
         self._swap()
         try:
-            with torch.no_grad(), use_adapter(model, None) if self.adapter_off else nullcontext():
-                # PEFT freezes an adapter that it disables. Under FSDP, `requires_grad` must not change.
-                restore()
+            with torch.no_grad(), switched_off(model) if self.adapter_off else nullcontext():
                 yield model
         finally:
             self._swap()
             model.train(was_training)
-            restore()  # PEFT makes all weights of an adapter trainable when it enables it again.
 
     def run(self, function: Callable[..., Any], frozen: Any, *args: Any) -> Any:
         """Returns `function(frozen, *args)`, where `frozen` is the model from [`active`]."""

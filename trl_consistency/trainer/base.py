@@ -34,6 +34,7 @@ from ..generation.targets import Engine
 from ..log import get_logger
 from ..losses.meter import LossMeter
 from ..models.adapter_checks import check_adapter_is_on, check_own_adapters
+from ..models.adapter_state import loading_in_own_dtype
 from ..models.checks import check_model, config_of, context_of
 from ..models.finite_weights import check_base
 from ..models.fused_lora import fuse_adapters
@@ -526,7 +527,12 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         if self.args.should_save:
             check_best_checkpoint(self)
         take_evaluated_weights(self.optimizer)  # which would be put into the loaded ones later
-        super()._load_best_model()
+        with loading_in_own_dtype(self.model):
+            super()._load_best_model()
+
+    def _load_from_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        with loading_in_own_dtype(self.model):
+            super()._load_from_checkpoint(*args, **kwargs)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         self.run_record.load_optimizer(checkpoint, super()._load_optimizer_and_scheduler)

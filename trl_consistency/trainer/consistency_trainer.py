@@ -49,10 +49,10 @@ from .run.data_checks import (
     check_chat_template,
     check_drop_last,
     check_full_batches,
-    check_given_thoughts,
     check_stream,
     check_tokenizer,
     read_template,
+    with_checked_thoughts,
 )
 from .run.output_checks import check_output_dir
 from .target_maker import PLAIN_LOADING, TargetMaker
@@ -287,7 +287,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             context=self._context,
             thinking_markers=tuple(args.thinking_markers),
         )
-        check_given_thoughts(dataset, name, get_tokenizer(processing_class), args)
+        dataset = with_checked_thoughts(dataset, name, get_tokenizer(processing_class), args)
         if args.needs_shared_span:
             kinds = {"suffix": args.compares_suffix, "content_span": args.compares_content}
             dataset, reports = align_pairs(

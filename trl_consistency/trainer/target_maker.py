@@ -24,8 +24,9 @@ from ..generation.options import end_tokens, evaluating
 from ..generation.targets import Engine, generate_targets
 from ..generation.vllm_engine import TargetEngine
 from ..log import get_logger
+from ..models.adapter_state import switched_off
 from ..passes.reference import adapter_changes_base
-from ..upstream import DistributedBackend, get_config_model_id, unwrap_model_for_generation, use_adapter
+from ..upstream import DistributedBackend, get_config_model_id, unwrap_model_for_generation
 from .run.checks import check_weights_unchanged
 from .run.own_optimizer import take_evaluated_weights
 
@@ -233,7 +234,7 @@ class TargetMaker:
             )
         if not has_begun:
             check_weights_unchanged(self.trainer)
-        with self._evaluating() as model, use_adapter(model, None) if adapter_off else nullcontext():
+        with self._evaluating() as model, switched_off(model) if adapter_off else nullcontext():
             yield model
 
     @contextmanager

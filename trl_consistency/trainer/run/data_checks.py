@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from datasets import Dataset, IterableDataset
@@ -114,19 +115,31 @@ def check_steps(dataset: AnyDataset, args: Any) -> None:
         )
 
 
-def check_given_thoughts(dataset: AnyDataset, name: str, tokenizer: Any, args: ConsistencyConfig) -> None:
-    """Raises [`InvalidPairsError`] for a given answer with a thought under `keep_thinking=False`, which would be trained on."""
-    if args.keep_thinking or needs_targets(dataset) or isinstance(dataset, IterableDataset):
-        return
-    opening, closing = args.thinking_markers
+def with_checked_thoughts(dataset: AnyDataset, name: str, tokenizer: Any, args: ConsistencyConfig) -> AnyDataset:
+    """
+    Returns the data set. Raises [`InvalidPairsError`] for a given answer with a thought under `keep_thinking=False`, which would be
+    trained on: of a stream, when its row is read.
+    """
+    if args.keep_thinking or needs_targets(dataset):
+        return dataset
+    check = partial(_thought_faults, tokenizer=tokenizer, thinking_markers=tuple(args.thinking_markers))
+    if isinstance(dataset, IterableDataset):
+        return dataset.map(partial(_check_streamed, check=check, name=name), with_indices=True)
     rows = dataset.select_columns(["clean_ids", "completion_ids"])
     numbers = row_numbers(dataset)
-    faults = [
-        (int(number), "its answer has a thought, and `keep_thinking=False` empties those of generated targets alone")
-        for number, row in zip(numbers, rows, strict=True)
-        if has_thought(row["clean_ids"], row["completion_ids"], tokenizer, (opening, closing))
-    ]
+    faults = [(int(number), fault) for number, row in zip(numbers, rows, strict=True) for fault in check(row)]
     report_faults(faults, name, len(dataset))
+    return dataset
+
+
+def _thought_faults(row: dict[str, Any], tokenizer: Any, thinking_markers: tuple[str, str]) -> list[str]:
+    has_one = has_thought(row["clean_ids"], row["completion_ids"], tokenizer, thinking_markers)
+    return ["its answer has a thought, and `keep_thinking=False` empties those of generated targets alone"] * has_one
+
+
+def _check_streamed(row: dict[str, Any], index: int, check: Any, name: str) -> dict[str, Any]:
+    report_faults([(index, fault) for fault in check(row)], name)
+    return row
 
 
 def check_full_batches(dataset: AnyDataset, args: ConsistencyConfig) -> None:
