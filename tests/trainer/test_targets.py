@@ -85,6 +85,17 @@ def test_evaluation_after_training_uses_the_reference(tmp_path):
     ], "the trained model answers alike: the test shows nothing"
 
 
+def test_weights_that_a_script_has_frozen_stay_so(tmp_path):
+    """The adapter is off while targets are made, and PEFT made all of it trainable when it was on again."""
+    trainer = make_trainer(tmp_path, make_pairs(completion=False), lora=True, max_steps=3)
+    frozen = [of for name, of in trainer.model.named_parameters() if "lora_A" in name]
+    for weight in frozen:
+        weight.requires_grad_(False)
+    before = copy.deepcopy(frozen)
+    trainer.train()
+    assert all(torch.equal(weight, of) for weight, of in zip(frozen, before, strict=True))
+
+
 def test_full_fine_tuning_refuses_targets_after_training(tmp_path):
     trainer = make_trainer(tmp_path, max_steps=1)
     trainer.train()

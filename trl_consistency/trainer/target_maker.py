@@ -230,8 +230,14 @@ class TargetMaker:
             )
         if not has_begun:
             check_weights_unchanged(self.trainer)
-        with self._evaluating() as model, use_adapter(model, None) if adapter_off else nullcontext():
-            yield model
+        requires_grad = [(weight, weight.requires_grad) for weight in self.trainer.model.parameters()]
+        try:
+            with self._evaluating() as model, use_adapter(model, None) if adapter_off else nullcontext():
+                yield model
+        finally:
+            # PEFT makes all weights of an adapter trainable when it enables it again.
+            for weight, required in requires_grad:
+                weight.requires_grad_(required)
 
     @contextmanager
     def _evaluating(self) -> Iterator[PreTrainedModel]:
