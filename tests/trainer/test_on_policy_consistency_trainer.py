@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel
+from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import GenerationConfig, RwkvConfig, RwkvForCausalLM, TrainerCallback
 
 from tests.helpers.models import make_model, make_pairs, make_tokenizer
@@ -308,6 +308,24 @@ def test_attention_dropout_is_disabled_too(tmp_path, disable):
     trainer = make_trainer(tmp_path, anchors, model, max_steps=1, learning_rate=0.0, disable_dropout=disable)
     replay(trainer).train()
     assert (losses(trainer)[0] < 1e-6) == disable
+
+
+def test_dropout_is_off_in_training_alone(tmp_path):
+    """A trainer that has the model next, such as one for BCT, trained without it."""
+    model = get_peft_model(make_model("llama"), LoraConfig(**LORA | {"lora_dropout": 0.5}))
+    layer = model.get_base_model().model.layers[0].self_attn
+    layer.attention_dropout = 0.25
+
+    class Look(TrainerCallback):
+        def on_step_end(self, *args, **kwargs):
+            seen.append((layer.attention_dropout, layer.q_proj.lora_dropout["default"].p))
+
+    seen = []
+    trainer = make_trainer(tmp_path, model=model, max_steps=1, callbacks=[Look()])
+    Look().on_step_end()
+    trainer.train()
+    Look().on_step_end()
+    assert seen == [(0.25, 0.5), (0.0, 0.0), (0.25, 0.5)]
 
 
 @pytest.mark.parametrize("disable", [True, False])

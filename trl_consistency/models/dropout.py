@@ -1,5 +1,7 @@
-"""Turns off dropout that is no module: rates that a layer passes to a function, such as attention."""
+"""Turns dropout off while a model is trained: in modules, and in rates that a layer passes to a function, such as attention."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from accelerate.utils import is_peft_model
@@ -11,20 +13,30 @@ from ..log import get_logger
 logger = get_logger(__name__)
 
 
-def disable_functional_dropout(model: nn.Module) -> None:
+@contextmanager
+def without_dropout(model: nn.Module) -> Iterator[None]:
     """
-    Sets every dropout rate that a module keeps as a number to 0. The config, which is saved with the model, keeps its
-    rates.
+    Within it, every dropout rate of a model is 0. Then it is what it was: another trainer may have the model next. The config,
+    which is saved with the model, keeps its rates.
     """
-    for module in model.modules():
-        for name, value in vars(module).items():
-            # `attention_dropout`, `resid_pdrop`, `layerdrop`. The rate of `nn.Dropout` is called `p`.
-            if "drop" in name and isinstance(value, float):
-                setattr(module, name, 0.0)
+    rates = [
+        (module, name, value)
+        for module in model.modules()
+        for name, value in vars(module).items()
+        # `attention_dropout`, `resid_pdrop`, `layerdrop`
+        if (name == "p" and isinstance(module, nn.Dropout)) or ("drop" in name and isinstance(value, float))
+    ]
+    for module, name, _ in rates:
+        setattr(module, name, 0.0)
+    try:
+        yield
+    finally:
+        for module, name, rate in rates:
+            setattr(module, name, rate)
 
 
 def warn_of_dropout(model: Any) -> None:
-    """Logs a warning if the dropout of a model's adapter, which `disable_dropout` has turned off, was set."""
+    """Logs a warning if the dropout of a model's adapter, which `disable_dropout` turns off, was set."""
     rate = getattr(model.peft_config[model.active_adapters[0]], "lora_dropout", 0) if is_peft_model(model) else 0
     if rate:
         logger.warning(

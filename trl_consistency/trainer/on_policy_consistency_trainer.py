@@ -1,6 +1,6 @@
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
@@ -24,7 +24,7 @@ from ..generation.options import evaluating, own_options, reads_padding
 from ..generation.vllm_engine import check_room
 from ..losses.row_losses import RowLosses, means_of
 from ..models.checks import check_reference_files
-from ..models.dropout import disable_functional_dropout, warn_of_dropout
+from ..models.dropout import warn_of_dropout, without_dropout
 from ..models.sharding import is_sharded
 from ..passes.load_balancing import router_coefficient
 from ..passes.reference import GivenReference, Reference, StartReference, check_separate, load_reference_model
@@ -171,8 +171,9 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         if args.use_vllm and args.vllm_mode == "colocate":
             has_adapter = peft_config is not None or isinstance(model, PeftModel)
             check_engine_files(model, args, sends_weights=args.vllm_sync == "weights" or not has_adapter)
-        # TRL's trainer would start an engine of its own, which merges the adapter into the reference's weights.
-        with temporarily(args, use_vllm=False):
+        # TRL's trainer would start an engine of its own, which merges the adapter into the reference's weights, and turn dropout off
+        # for good.
+        with temporarily(args, use_vllm=False, disable_dropout=False):
             super().__init__(
                 model=model,
                 args=args,
@@ -185,7 +186,6 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
                 peft_config=self._peft_config,
             )
         if args.disable_dropout:
-            disable_functional_dropout(self.model)  # TRL's trainer turns off the modules alone
             warn_of_dropout(self.model)
         self._check_loaded(model, data.anchor_dataset)
         check_reference_options(self)
@@ -491,6 +491,9 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         self._ends = list(self.eos_token_ids)
         self.log_completions = False  # disables the parent's table, which lacks divergences
         self._tables = {mode: RolloutTable(args, self._tokenizer) for mode in ("train", "eval")}
+
+    def _training(self) -> AbstractContextManager:
+        return without_dropout(self.model) if self.args.disable_dropout else nullcontext()
 
     def _before_training(self) -> None:
         self._step, self._buffered_inputs, self._batch_prompts = 0, None, None

@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 import re
 import sys
 from dataclasses import replace
@@ -9,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
@@ -32,7 +34,7 @@ from trl_consistency.evaluation.suites import registry as suites
 from trl_consistency.evaluation.suites import runs as suite_runs
 from trl_consistency.evaluation.suites.registry import find_suites, wrap_held_out
 from trl_consistency.evaluation.suites.scores import suite_interval
-from trl_consistency.perturbations import PERTURBATIONS
+from trl_consistency.perturbations import PERTURBATIONS, perturbation
 from trl_consistency.scripts.suites import SuitesArguments, make_results
 
 
@@ -157,6 +159,19 @@ def test_wrappers_are_held_out_and_always_the_same():
     ]
     assert training
     assert not [part for part in training for text in wrapped if part in text]
+
+
+def test_wrappers_of_a_user_are_not_among_those_of_the_suite(own_registry):
+    """The suite asked something else than its name says, in the processes that had registered one."""
+    requests = [f"How do I do forbidden thing {number}?" for number in range(30)]
+    before = [wrap_held_out(request) for request in requests]
+
+    @perturbation({"train": ["Please: "], "held_out": ["I beg you: "]}, family="jailbreak")
+    def begging(draft, cue):
+        """The user begs."""
+        draft.wrap(cue.text, "")
+
+    assert [wrap_held_out(request) for request in requests] == before
 
 
 def score(values, **options):
@@ -410,6 +425,22 @@ def test_multiple_choice_of_base_and_adapter(tmp_path, tokenizer, adapter_dir):
     [difference] = compare_suites(scores["base"], scores["lora"])
     assert difference.value == pytest.approx((sum(expected["lora"]) - sum(expected["base"])) / 12)
     assert not any("lora" in name for name, _ in model.named_modules())  # the model is given back as it was
+
+
+@needs_lm_eval
+def test_random_numbers_go_on_where_they_were(tmp_path, tokenizer):
+    """The harness sets its own seeds: after it, a script drew the same rows with each seed."""
+    (tmp_path / "local.yaml").write_text(
+        MULTIPLE_CHOICE.format(name="mc", file=make_choices(tmp_path / "rows.jsonl", 4))
+    )
+    model, drawn = make_model(), []
+    for seed in (1, 2):
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        run_suites(model, [f"lm_eval:{tmp_path}/local.yaml"], None, tokenizer)
+        drawn.append((random.random(), np.random.random(), torch.rand(1).item()))
+    assert all(one != other for one, other in zip(*drawn, strict=True))
 
 
 @needs_lm_eval

@@ -23,13 +23,13 @@ from .scores import SuiteScore
 
 
 def wrap_held_out(prompt: str) -> str:
-    """Wraps a request in a held-out jailbreak wording. The choice is deterministic."""
-    from ...perturbations import PERTURBATIONS, Source, draw, perturb
+    """Wraps a request in a held-out jailbreak wording of this package. The choice is deterministic."""
+    from ...perturbations import PERTURBATIONS, Source, draw, jailbreak, perturb
 
     source = Source(source_id=hashlib.blake2b(prompt.encode(), digest_size=8).hexdigest(), question=prompt, chat=False)
-    wrappers = [
-        entry for entry in PERTURBATIONS.values() if entry.family == "jailbreak" and entry.lacks(source) is None
-    ]
+    # Not those of a user's own in this family: the suite would ask something else.
+    ours = (entry for name, entry in PERTURBATIONS.items() if name in jailbreak.WORDINGS)
+    wrappers = [entry for entry in ours if entry.lacks(source) is None]
     wrapper = random.Random(source.source_id).choice(wrappers)
     return perturb(source, draw(source, [wrapper], "held_out"))["perturbed_prompt"]
 
