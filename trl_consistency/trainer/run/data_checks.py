@@ -122,7 +122,8 @@ def with_checked_thoughts(dataset: AnyDataset, name: str, tokenizer: Any, args: 
     """
     if args.keep_thinking or needs_targets(dataset):
         return dataset
-    check = partial(_thought_faults, tokenizer=tokenizer, thinking_markers=tuple(args.thinking_markers))
+    opening, closing = args.thinking_markers
+    check = partial(_thought_faults, tokenizer=tokenizer, thinking_markers=(opening, closing))
     if isinstance(dataset, IterableDataset):
         return dataset.map(partial(_check_streamed, check=check, name=name), with_indices=True)
     rows = dataset.select_columns(["clean_ids", "completion_ids"])
