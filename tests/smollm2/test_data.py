@@ -7,7 +7,7 @@ from importlib import resources
 import pytest
 
 from trl_consistency.evaluation import grade, possible_answers
-from trl_consistency.evaluation.grading.graders import named_answers
+from trl_consistency.evaluation.grading.stated_answers import named_answers
 from trl_consistency.perturbations import build_pairs
 from trl_consistency.perturbations.columns import find_columns
 

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from .distance import PairDistance, measure_distances
     from .dose import Dose, measure_dose
     from .grading.grade import Grade, grade, grade_answers
-    from .grading.graders import named_answers
     from .grading.judge import EndpointJudge, Judgement, JudgementStore, LocalJudge
     from .grading.letters import stated_choice
     from .grading.names import possible_answers
     from .grading.refusals import refuses
+    from .grading.stated_answers import named_answers
     from .pair_set import PairSet
     from .rates.intervals import Estimate, Sample, estimate
     from .rates.measures import METRICS, compare, make_samples, measure

@@ -3,8 +3,8 @@
 import pytest
 
 from trl_consistency.evaluation.grading.grade import grade
-from trl_consistency.evaluation.grading.graders import named_answers
 from trl_consistency.evaluation.grading.names import possible_answers
+from trl_consistency.evaluation.grading.stated_answers import named_answers
 
 
 NAMES = {"fish": "fish", "Pisces": "fish", "bird": "bird", "mouse": "mouse"}

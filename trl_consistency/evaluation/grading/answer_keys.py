@@ -10,8 +10,8 @@ from ...data.pairs import PROMPT_COLUMNS, check_prompt_columns, column_faults, r
 from ...data.typography import spelling_key
 from ...errors import ConsistencyError, InvalidPairsError
 from ..row_kinds import kind_of, read_aliases
-from .graders import reading_key
 from .names import is_right
+from .stated_answers import reading_key
 
 
 Rows: TypeAlias = Sequence[dict[str, Any]]

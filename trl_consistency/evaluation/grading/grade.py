@@ -22,7 +22,6 @@ from ..row_kinds import Unread, kind_of, right_answers
 from .answer_keys import check_texts
 from .clauses import Clauses
 from .definite import gives_answer
-from .graders import denies, named_answers, reading_key
 from .judge import (
     ABSTENTION,
     QUESTION_LABELS,
@@ -37,6 +36,7 @@ from .mentions import conclusions
 from .names import Candidates, Names, answer_of, is_right, not_asked, possible_answers, right_keys
 from .polar import OPPOSITES, polar_answers
 from .refusals import refuses
+from .stated_answers import denies, named_answers, reading_key
 
 
 # The outcomes of answers to questions with a key, and to requests.

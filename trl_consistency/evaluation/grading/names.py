@@ -6,8 +6,8 @@ from typing import Any, TypeAlias
 from ...data.answers import denied_answer
 from ..answers.choices import offered_letters
 from ..row_kinds import kind_of, read_aliases, right_answers
-from .graders import mentioned, reading_key
 from .polar import OPPOSITES
+from .stated_answers import mentioned, reading_key
 
 
 # Possible answers by category. A mapping gives for each name the answer that it is a name of.
