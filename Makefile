@@ -34,8 +34,8 @@ DATA_DIR ?= ../shared/data
 reproduce: $(VENV)/.installed-dev $(VENV)/.installed-capability $(VENV)/.installed-model
 	$(BIN)/python -m tests.reproduce --data_dir $(DATA_DIR) $(if $(ONLY),--only $(ONLY))
 
-# docs/benchmarks.md: under 90 minutes of a machine that does nothing else. `make benchmark QUICK=1` takes five minutes, compares ratios
-# with the committed ones and writes nothing. `make benchmark ONLY="act_step"` measures some rows.
+# docs/benchmarks.md: 75 minutes of a Xeon that does nothing else, longer on a slower processor. `make benchmark QUICK=1` takes
+# five minutes, compares ratios with the committed ones and writes nothing. `make benchmark ONLY="act_step"` measures some rows.
 benchmark: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.benchmarks.run $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
 
