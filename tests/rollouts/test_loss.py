@@ -12,6 +12,7 @@ from trl_consistency.rollouts.loss import RolloutLoss
 
 
 EAGER_ONLY = ("gemma2", "gpt_oss")
+ROUNDS_MORE = ("granitemoehybrid",)  # its layers, in float32
 # The prompt of each rollout and the rollout's length. The clean side is here longer and there shorter.
 ROWS = ((0, 7), (1, 5), (0, 3), (2, 6), (0, 1), (2, 4))
 PERTURBED, CLEAN = (9, 6, 2), (4, 11, 5)
@@ -73,4 +74,8 @@ def test_equals_the_definition_on_every_architecture(tmp_path, kind):
     assert_close(loss, expected.float(), rtol=1e-6, atol=1e-6)
     found = gradients(loss, model)
     assert expected_gradients.norm() > 0
-    assert (found - expected_gradients).norm() <= 1e-5 * expected_gradients.norm()
+    within = 1e-5 * expected_gradients.norm()
+    if kind in ROUNDS_MORE:  # The definition in float32 is about as far from that in float64.
+        exact = gradients(naive_loss(model.double(), rollouts, args.beta), model)
+        expected_gradients, within = exact, max(within, 2 * (expected_gradients - exact).norm())
+    assert (found - expected_gradients).norm() <= within
