@@ -5,7 +5,7 @@ sent, those of adapted layers as merged copies, one at a time.
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
@@ -51,7 +51,8 @@ class RolloutEngine:
 
     To send an adapted model, TRL merges the adapter into the base weights and unmerges it. This does not restore the
     same bits, and it corrupts quantized weights. Here the base weights are the reference, so either the adapter is sent
-    alone, or [`policy_weights`] are. `end_ids` are the tokens that end a rollout.
+    alone, or [`policy_weights`] are. `end_ids` are the tokens that end a rollout. `is_on_others` says whether the model has
+    other weights now than in an evaluation after the same step.
     """
 
     def __init__(
@@ -61,11 +62,13 @@ class RolloutEngine:
         processing_class: ProcessingClass,
         args: OnPolicyConsistencyConfig,
         end_ids: list[int],
+        is_on_others: Callable[[], bool] = lambda: False,
     ):
         sends_adapter = sends_adapter_alone(model, args)
         check_policy(model, accelerator, args, sends_adapter)
         dtype = compute_dtype(model, args)
         self._model, self._args, self._end_ids = model, args, end_ids
+        self._is_on_others = is_on_others
         self._origin = OriginCheck(model, accelerator, args, dtype) if sends_adapter and can_check(args) else None
         # Filtered tokens have other probabilities than the policy's.
         self._tells_log_probs = args.vllm_importance_sampling_correction and samples_all(args)
@@ -107,8 +110,8 @@ class RolloutEngine:
                 },
             )
         self._generation.model = model
-        # The step of the policy that the engine has, and whether its adapter is off
-        self._synced: tuple[int, bool] | None = None
+        # The step of the policy that the engine has, whether its adapter is off, and `is_on_others`
+        self._synced: tuple[int, bool, bool] | None = None
         self.in_background: Future[Any] | None = None  # rollouts that are being sampled
         self.report: dict[str, float] = {}
         self._adapter_sync: AdapterSync | None = None
@@ -206,7 +209,7 @@ class RolloutEngine:
     def bring_policy(self, step: int) -> None:
         """Sends the policy to the engine, unless it has that of this `step` already. Waits until the engine is free."""
         self._wait()
-        policy = step, is_adapter_off(self._model)
+        policy = step, is_adapter_off(self._model), self._is_on_others()
         if policy != self._synced:
             self._send(step)
             self._synced = policy
