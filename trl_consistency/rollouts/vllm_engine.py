@@ -14,8 +14,10 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, TypeAlias, cast
 
+import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from torch import Tensor, nn
 
 from ..config.device import own_randomness
@@ -68,7 +70,7 @@ class RolloutEngine:
         check_policy(model, accelerator, args, sends_adapter)
         dtype = compute_dtype(model, args)
         self._model, self._args, self._end_ids = model, args, end_ids
-        self._is_on_others = is_on_others
+        self._accelerator, self._is_on_others = accelerator, is_on_others
         self._origin = OriginCheck(model, accelerator, args, dtype) if sends_adapter and can_check(args) else None
         # Filtered tokens have other probabilities than the policy's.
         self._tells_log_probs = args.vllm_importance_sampling_correction and samples_all(args)
@@ -148,7 +150,8 @@ class RolloutEngine:
         """Returns unchecked rollouts of the policy that the engine has. With a server, a thread may do this while the model trains."""
         check_room(self._args.vllm_max_model_length, prompts, max_tokens)
         self._generation.max_completion_length = max_tokens
-        with explained(self._args, "sample rollouts"):
+        shared = shared_randomness(self._accelerator, self._args.vllm_tensor_parallel_size)
+        with explained(self._args, "sample rollouts"), shared:
             _, completions, log_probs, _ = self._generation.generate(prompts, None, num_generations=1)
         completions = [list(completion_ids) for completion_ids in completions]
         if log_probs is not None:
@@ -253,6 +256,27 @@ class PolicyAnswers:
 
     def __call__(self, prompts: list[list[int]], seed: int) -> list[list[int]]:
         return self._engine.greedy(prompts, self._max_tokens)
+
+
+@contextmanager
+def shared_randomness(accelerator: Accelerator, size: int) -> Iterator[None]:
+    """
+    Gives the processes of each group of `size`, whose engines share one model, the same random numbers: each engine draws the tokens
+    itself, and with other ones they would go on from different texts. All processes must call this.
+    """
+    if size == 1:
+        yield
+        return
+    seeds = gather_object([int(torch.randint(2**31, ()))])
+    seed = seeds[accelerator.process_index // size * size]
+    before = np.random.get_state()  # which vLLM's newer sampler draws from
+    try:
+        with own_randomness(accelerator.device):
+            torch.manual_seed(seed)
+            np.random.seed(seed)
+            yield
+    finally:
+        np.random.set_state(before)
 
 
 def sends_adapter_alone(model: nn.Module, args: OnPolicyConsistencyConfig) -> bool:
