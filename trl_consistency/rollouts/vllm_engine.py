@@ -4,6 +4,7 @@ sent, those of adapted layers as merged copies, one at a time.
 """
 
 import math
+import random
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -76,7 +77,7 @@ class RolloutEngine:
         self._tells_log_probs = args.vllm_importance_sampling_correction and samples_all(args)
         # An engine in this process sets its random numbers, whatever the `seed`.
         with (
-            own_randomness(accelerator.device),
+            all_own_randomness(accelerator.device),
             explained(args, "start"),
             checkpoint_of(model, processing_class, sends_adapter) as name,
             extra_engine_options(
@@ -269,14 +270,22 @@ def shared_randomness(accelerator: Accelerator, size: int) -> Iterator[None]:
         return
     seeds = gather_object([int(torch.randint(2**31, ()))])
     seed = seeds[accelerator.process_index // size * size]
-    before = np.random.get_state()  # which vLLM's newer sampler draws from
+    with all_own_randomness(accelerator.device):
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        yield
+
+
+@contextmanager
+def all_own_randomness(device: torch.device) -> Iterator[None]:
+    """Like [`own_randomness`], also of NumPy's random numbers, from which vLLM draws on GPUs, and of Python's."""
+    arrays, python = np.random.get_state(), random.getstate()
     try:
-        with own_randomness(accelerator.device):
-            torch.manual_seed(seed)
-            np.random.seed(seed)
+        with own_randomness(device):
             yield
     finally:
-        np.random.set_state(before)
+        np.random.set_state(arrays)
+        random.setstate(python)
 
 
 def sends_adapter_alone(model: nn.Module, args: OnPolicyConsistencyConfig) -> bool:
