@@ -3,6 +3,7 @@
 import copy
 import importlib.util
 import inspect
+import shutil
 from pathlib import Path
 
 import pytest
@@ -235,6 +236,27 @@ def test_model_whose_files_are_another_model_is_refused(installed, tmp_path, mod
         make_trainer(tmp_path, str(model_dir), use_vllm=True, model_init_kwargs={"rms_norm_eps": 0.1})
     rounded = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.bfloat16)
     make_trainer(tmp_path, rounded, use_vllm=True)
+
+
+def test_model_of_another_revision_is_refused(installed, tmp_path, model_dir, monkeypatch):
+    """Of main, the cache has what the tokenizer needs alone: the engine would load main's weights, and nothing could be compared."""
+    cached = tmp_path / "hub" / "models--some--model"
+    for revision in ("main", "step1"):
+        snapshot = cached / "snapshots" / (revision[0] * 40)
+        shutil.copytree(model_dir, snapshot)
+        (cached / "refs").mkdir(exist_ok=True)
+        (cached / "refs" / revision).write_text(snapshot.name)
+    weights = cached / "snapshots" / ("m" * 40) / "model.safetensors"
+    weights.rename(tmp_path / weights.name)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    model = AutoModelForCausalLM.from_pretrained(cached / "snapshots" / ("s" * 40))
+    model.name_or_path = model.config._name_or_path = "some/model"  # as it is after loading a revision
+    with pytest.raises(
+        ConsistencyError, match="main revision of some/model, and its weights are not in the Hub's cache"
+    ):
+        make_trainer(tmp_path, model, use_vllm=True)
+    (tmp_path / weights.name).rename(weights)
+    make_trainer(tmp_path, model, use_vllm=True)
 
 
 def test_targets_that_the_engine_would_cut(installed, tmp_path, model_dir):

@@ -8,6 +8,7 @@ import copy
 import importlib.util
 import os
 import queue
+import random
 import sys
 import threading
 from contextlib import suppress
@@ -21,6 +22,7 @@ from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import urlopen
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -128,7 +130,8 @@ class LLM:
 
     def __init__(self, **options):
         forget_processes()
-        torch.manual_seed(options.get("seed", 0))  # as vLLM does in its process
+        for set_seed in (random.seed, np.random.seed, torch.manual_seed):  # as vLLM does in its process
+            set_seed(options.get("seed", 0))
         self.options, self.calls = options, []
         self.held = HeldModel(options["model"])
         runner = SimpleNamespace(model_runner=SimpleNamespace(model=self.held))

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, TrainerCallback
 
 from tests.helpers.models import make_model, make_tokenizer
 from tests.helpers.on_policy import LORA, make_on_policy_config, moved, uneven_pairs
+from tests.helpers.optimizers import Apart
 from tests.helpers.vllm_stand_in import LLM, colocated, with_adapter  # noqa: F401
 from tests.rollouts.test_vllm_engine import adapted, bits, make_experts, make_llama, make_nf4, merged, mismatches
 from trl_consistency import ConsistencyError, OnPolicyConsistencyTrainer
@@ -348,3 +349,25 @@ def test_files_are_those_of_peft(tmp_path):
     ours, theirs = (load_file(tmp_path / folder / "adapter_model.safetensors") for folder in ("ours", "peft"))
     assert set(ours) == set(theirs)
     assert all(torch.equal(weight, theirs[name]) for name, weight in ours.items() if "lora_A" in name)
+
+
+# Optimizers that train on other weights than those that they give
+
+
+@pytest.mark.parametrize("every", [0, 1])
+def test_rollouts_after_an_evaluation_are_those_of_the_trained_weights(every, colocated, tmp_path, model_dir):  # noqa: F811
+    """The engine kept the weights of the evaluation of the same step: the origin check stopped the run, or nobody saw it."""
+    options = {"max_steps": 3, "eval_strategy": "steps", "eval_steps": 1, "vllm_check_every": every}
+    trainer = make_trainer(tmp_path, str(model_dir), lora(), eval_dataset=uneven_pairs(4), **options)
+    trainer.optimizer = Apart([weight for weight in trainer.model.parameters() if weight.requires_grad], lr=0.0)
+    trainer.train()
+    assert len(mismatches(trainer)) == 3
+    assert max(mismatches(trainer)) < 1e-4
+    told = [
+        log[name]
+        for log in trainer.state.log_history
+        for name in log
+        if name == "eval_sampling/sampling_logp_difference/max"
+    ]
+    assert len(told) == 3
+    assert max(told) < 1e-4

@@ -5,9 +5,11 @@ in vLLM. `test_adapter_sync.py` has engines that get the adapter alone.
 
 import copy
 import math
+import random
 import weakref
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from accelerate.utils import DistributedType
@@ -40,6 +42,7 @@ from tests.helpers.on_policy import make_trainer as plain_trainer
 from tests.helpers.vllm_stand_in import colocated, served  # noqa: F401
 from trl_consistency import ConsistencyError, OnPolicyConsistencyTrainer
 from trl_consistency.data.rendering import render_prompt
+from trl_consistency.rollouts import vllm_engine
 from trl_consistency.rollouts.policy_weights import policy_weights
 from trl_consistency.rollouts.vllm_checks import check_policy
 from trl_consistency.rollouts.vllm_engine import head_options
@@ -412,8 +415,26 @@ def test_the_seed_decides_after_the_engine_was_made(colocated, tmp_path, model_d
     drawn = []
     for seed in (1, 2, 1):
         make_trainer(tmp_path, str(model_dir), seed=seed)
-        drawn.append(torch.rand(1).item())
-    assert drawn[0] == drawn[2] != drawn[1]
+        drawn.append((torch.rand(1).item(), np.random.rand(), random.random()))
+    assert drawn[0] == drawn[2]
+    assert all(one != other for one, other in zip(*drawn[:2], strict=True))
+
+
+def test_engines_that_share_a_model_draw_the_same_tokens(colocated, tmp_path, model_dir, monkeypatch):  # noqa: F811
+    """Each process had random numbers of its own, so that their engines went on from different tokens."""
+    trainer = make_trainer(tmp_path, str(model_dir))
+    engine, prompts = trainer.rollout_engine, [row["perturbed_ids"] for row in trainer.train_dataset][:2]
+    engine._args.vllm_tensor_parallel_size = 2
+    monkeypatch.setattr(vllm_engine, "gather_object", lambda drawn: [11, 12, 13, 14])
+    sampled, after = [], []
+    for process in range(4):
+        engine._accelerator = SimpleNamespace(process_index=process, device=torch.device("cpu"))
+        torch.manual_seed(process)
+        np.random.seed(process)
+        sampled.append(engine.sample(prompts, 8)[0])
+        after.append((torch.rand(1).item(), np.random.rand()))
+    assert sampled[0] == sampled[1] != sampled[2] == sampled[3]
+    assert len(set(after)) == 4, "each process goes on with its own"
 
 
 def test_rollouts_that_the_engine_would_cut(colocated, tmp_path, model_dir):  # noqa: F811

@@ -6,11 +6,17 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from ..generation.model_identity import model_tensors
-from ..weight_files import folder_of, weight_files
+from ..weight_files import folder_of, is_here, weight_files
 
 
 # Of each weight that are compared. What changes a weight, such as a merged adapter, hardly leaves these as they were.
 ROWS = 8
+
+
+def has_comparable_files(named: str) -> bool:
+    """Whether weights of the model `named` so are in its folder, or in the Hub's cache at the main revision, as safetensors."""
+    folder = folder_of(named) if is_here(named) else None
+    return folder is not None and any(file.is_file() for file in weight_files(folder))
 
 
 def other_base_weight(model: Any) -> str | None:

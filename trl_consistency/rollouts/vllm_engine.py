@@ -4,8 +4,9 @@ sent, those of adapted layers as merged copies, one at a time.
 """
 
 import math
+import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
@@ -14,8 +15,10 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, TypeAlias, cast
 
+import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from torch import Tensor, nn
 
 from ..config.device import own_randomness
@@ -51,7 +54,8 @@ class RolloutEngine:
 
     To send an adapted model, TRL merges the adapter into the base weights and unmerges it. This does not restore the
     same bits, and it corrupts quantized weights. Here the base weights are the reference, so either the adapter is sent
-    alone, or [`policy_weights`] are. `end_ids` are the tokens that end a rollout.
+    alone, or [`policy_weights`] are. `end_ids` are the tokens that end a rollout. `is_on_others` says whether the model has
+    other weights now than in an evaluation after the same step.
     """
 
     def __init__(
@@ -61,17 +65,19 @@ class RolloutEngine:
         processing_class: ProcessingClass,
         args: OnPolicyConsistencyConfig,
         end_ids: list[int],
+        is_on_others: Callable[[], bool] = lambda: False,
     ):
         sends_adapter = sends_adapter_alone(model, args)
         check_policy(model, accelerator, args, sends_adapter)
         dtype = compute_dtype(model, args)
         self._model, self._args, self._end_ids = model, args, end_ids
+        self._accelerator, self._is_on_others = accelerator, is_on_others
         self._origin = OriginCheck(model, accelerator, args, dtype) if sends_adapter and can_check(args) else None
         # Filtered tokens have other probabilities than the policy's.
         self._tells_log_probs = args.vllm_importance_sampling_correction and samples_all(args)
         # An engine in this process sets its random numbers, whatever the `seed`.
         with (
-            own_randomness(accelerator.device),
+            all_own_randomness(accelerator.device),
             explained(args, "start"),
             checkpoint_of(model, processing_class, sends_adapter) as name,
             extra_engine_options(
@@ -107,8 +113,8 @@ class RolloutEngine:
                 },
             )
         self._generation.model = model
-        # The step of the policy that the engine has, and whether its adapter is off
-        self._synced: tuple[int, bool] | None = None
+        # The step of the policy that the engine has, whether its adapter is off, and `is_on_others`
+        self._synced: tuple[int, bool, bool] | None = None
         self.in_background: Future[Any] | None = None  # rollouts that are being sampled
         self.report: dict[str, float] = {}
         self._adapter_sync: AdapterSync | None = None
@@ -145,7 +151,8 @@ class RolloutEngine:
         """Returns unchecked rollouts of the policy that the engine has. With a server, a thread may do this while the model trains."""
         check_room(self._args.vllm_max_model_length, prompts, max_tokens)
         self._generation.max_completion_length = max_tokens
-        with explained(self._args, "sample rollouts"):
+        shared = shared_randomness(self._accelerator, self._args.vllm_tensor_parallel_size)
+        with explained(self._args, "sample rollouts"), shared:
             _, completions, log_probs, _ = self._generation.generate(prompts, None, num_generations=1)
         completions = [list(completion_ids) for completion_ids in completions]
         if log_probs is not None:
@@ -206,7 +213,7 @@ class RolloutEngine:
     def bring_policy(self, step: int) -> None:
         """Sends the policy to the engine, unless it has that of this `step` already. Waits until the engine is free."""
         self._wait()
-        policy = step, is_adapter_off(self._model)
+        policy = step, is_adapter_off(self._model), self._is_on_others()
         if policy != self._synced:
             self._send(step)
             self._synced = policy
@@ -250,6 +257,35 @@ class PolicyAnswers:
 
     def __call__(self, prompts: list[list[int]], seed: int) -> list[list[int]]:
         return self._engine.greedy(prompts, self._max_tokens)
+
+
+@contextmanager
+def shared_randomness(accelerator: Accelerator, size: int) -> Iterator[None]:
+    """
+    Gives the processes of each group of `size`, whose engines share one model, the same random numbers: each engine draws the tokens
+    itself, and with other ones they would go on from different texts. All processes must call this.
+    """
+    if size == 1:
+        yield
+        return
+    seeds = gather_object([int(torch.randint(2**31, ()))])
+    seed = seeds[accelerator.process_index // size * size]
+    with all_own_randomness(accelerator.device):
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        yield
+
+
+@contextmanager
+def all_own_randomness(device: torch.device) -> Iterator[None]:
+    """Like [`own_randomness`], also of NumPy's random numbers, from which vLLM draws on GPUs, and of Python's."""
+    arrays, python = np.random.get_state(), random.getstate()
+    try:
+        with own_randomness(device):
+            yield
+    finally:
+        np.random.set_state(arrays)
+        random.setstate(python)
 
 
 def sends_adapter_alone(model: nn.Module, args: OnPolicyConsistencyConfig) -> bool:

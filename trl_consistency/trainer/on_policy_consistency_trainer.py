@@ -45,6 +45,7 @@ from .base import PairTrainer
 from .card.facts import rollout_facts
 from .run.base_model import check_engine_files
 from .run.checks import check_reference_options, check_sharding, id_of, refuse_arguments, resolve_config
+from .run.own_optimizer import trains_on_others
 from .run.rollout_checkpoints import load_rollouts, save_rollouts
 
 
@@ -208,7 +209,12 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         self.rollout_engine: RolloutEngine | None = None
         if args.use_vllm:
             self.rollout_engine = RolloutEngine(
-                self.model, self.accelerator, self.processing_class, args, list(self.eos_token_ids)
+                self.model,
+                self.accelerator,
+                self.processing_class,
+                args,
+                list(self.eos_token_ids),
+                is_on_others=lambda: self.model.training and trains_on_others(self.optimizer),
             )
         # With `vllm_overlap`: the engine, what was read of the data for the next step, and its prompts
         self._ahead = RolloutsAhead(self.rollout_engine) if args.vllm_overlap and self.rollout_engine else None

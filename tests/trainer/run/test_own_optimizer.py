@@ -6,29 +6,10 @@ from transformers import TrainerCallback
 
 from tests.helpers.held_out import CONTROL, PAIRS
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.optimizers import Apart
 from trl_consistency import ConsistencyEvalCallback, ConsistencyTrainer
 from trl_consistency.trainer.callbacks import evaluation
 from trl_consistency.trainer.target_maker import TargetMaker
-
-
-class Apart(torch.optim.SGD):
-    """Trains on weights that are 1/4 larger than those that it gives, which a learning rate of 0 leaves as they were."""
-
-    is_training = False
-
-    def train(self):
-        self._set(True)
-
-    def eval(self):
-        self._set(False)
-
-    @torch.no_grad()
-    def _set(self, is_training):
-        if is_training != self.is_training:
-            for group in self.param_groups:
-                for weight in group["params"]:
-                    weight.add_(0.25 if is_training else -0.25)
-        self.is_training = is_training
 
 
 def made(tmp_path, pairs=None, **options):

@@ -1,12 +1,13 @@
 """Tells whether the base model that a saved adapter names is the model that it was trained on, and warns if not."""
 
+import os
 from typing import Any
 
 from accelerate.utils import is_peft_model
 
 from ...errors import ConsistencyError
 from ...log import get_logger
-from ...models.base_files import other_base_weight, other_weight
+from ...models.base_files import has_comparable_files, other_base_weight, other_weight
 from ...models.checks import LOADING, OTHER_WEIGHTS
 from ...models.config_changes import OF_TRAINING, changed_config_keys
 from ...passes.reference import adapter_changes_base
@@ -67,6 +68,11 @@ def check_engine_files(model: Any, args: Any, sends_weights: bool = False) -> No
         return
     base = model.get_base_model() if is_adapter else model
     name = get_config_model_id(base.config)
+    if name and not os.path.isdir(name) and not has_comparable_files(name):
+        raise ConsistencyError(
+            f"`use_vllm` loads the main revision of {name}, and its weights are not in the Hub's cache: this model came from elsewhere, and may "
+            "be of another revision. Save it to a folder of its own and load it from there, or leave `use_vllm` out."
+        )
     if (weight := other_weight(base, name)) is not None:
         raise ConsistencyError(
             f"`use_vllm` loads the model from its files, and the weights of this one (such as {weight}) differ from those in {name}. Save it "

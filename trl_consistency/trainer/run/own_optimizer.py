@@ -28,6 +28,13 @@ def take_evaluated_weights(optimizer: Any) -> None:
         evaluate()
 
 
+def trains_on_others(optimizer: Any) -> bool:
+    """Whether an optimizer trains on other weights than those that it gives."""
+    return callable(
+        getattr(getattr(optimizer, "optimizer", optimizer), "eval", None)
+    )  # accelerate's has an `eval` in any case
+
+
 def describe_own_optimizer(trainer: Any) -> dict[str, Any]:
     """
     Returns the classes and the settings of the optimizer and the schedule that were given to a trainer, by name, before
