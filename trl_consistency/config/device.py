@@ -1,10 +1,12 @@
 """Chooses device and dtype of a run: without an accelerator, the CPU in float32, or in bf16 if requested."""
 
 import os
+import random
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import AutocastKwargs, parse_flag_from_env
@@ -32,6 +34,18 @@ def own_randomness(device: torch.device | None) -> AbstractContextManager:
     if device.type == "mps":
         return _own_randomness_of_mps()
     return torch.random.fork_rng(devices=[device], device_type=device.type)
+
+
+@contextmanager
+def all_own_randomness(device: torch.device | None) -> Iterator[None]:
+    """Like [`own_randomness`], also of the random numbers of NumPy and Python, which vLLM and lm-evaluation-harness seed."""
+    of_numpy, of_python = np.random.get_state(), random.getstate()
+    try:
+        with own_randomness(device):
+            yield
+    finally:
+        np.random.set_state(of_numpy)
+        random.setstate(of_python)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ sent, those of adapted layers as merged copies, one at a time.
 """
 
 import math
-import random
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -21,7 +20,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 
-from ..config.device import own_randomness
+from ..config.device import all_own_randomness
 from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
 from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError, one_line
@@ -274,18 +273,6 @@ def shared_randomness(accelerator: Accelerator, size: int) -> Iterator[None]:
         torch.manual_seed(seed)
         np.random.seed(seed)
         yield
-
-
-@contextmanager
-def all_own_randomness(device: torch.device) -> Iterator[None]:
-    """Like [`own_randomness`], also of NumPy's random numbers, from which vLLM draws on GPUs, and of Python's."""
-    arrays, python = np.random.get_state(), random.getstate()
-    try:
-        with own_randomness(device):
-            yield
-    finally:
-        np.random.set_state(arrays)
-        random.setstate(python)
 
 
 def sends_adapter_alone(model: nn.Module, args: OnPolicyConsistencyConfig) -> bool:

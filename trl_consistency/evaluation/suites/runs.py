@@ -1,10 +1,8 @@
 """Runs suites with their libraries, and reads the scores."""
 
 import math
-import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -13,9 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
-from ...config.device import own_randomness
+from ...config.device import all_own_randomness
 from ...data.rendering import SENTINEL, ProcessingClass, chat_template_of, get_tokenizer
 from ...errors import ConsistencyError, one_line
 from ...generation.model_identity import digest_of
@@ -138,7 +134,7 @@ def _run_lm_eval(
     loaded = _lm_eval_tasks(suite)
     groups = loaded.get("groups") or {}
     inner = {child for children in (loaded.get("group_map") or {}).values() for child in children}
-    with own_options(model), _own_seeds(model):
+    with own_options(model), all_own_randomness(model.device):  # the harness seeds the whole process
         results = simple_evaluate(
             model=lm,
             tasks=[of for part in (groups, loaded["tasks"]) for task, of in part.items() if task not in inner],
@@ -150,21 +146,6 @@ def _run_lm_eval(
         )
     outer = [task for task in (*groups, *loaded["tasks"]) if task not in inner]
     return [score for task in outer for score in _lm_eval_scores(suite, task, results)]
-
-
-@contextmanager
-def _own_seeds(model: Any) -> Iterator[None]:
-    """
-    Within it, random numbers may be seeded, as lm-evaluation-harness does for the whole process. Then they go on where they were:
-    a script may draw data, or a callback train on.
-    """
-    of_python, of_numpy = random.getstate(), np.random.get_state()
-    try:
-        with own_randomness(model.device):
-            yield
-    finally:
-        random.setstate(of_python)
-        np.random.set_state(of_numpy)
 
 
 def _check_takes_text(tokenizer: Any, variables: Mapping[str, Any]) -> None:
