@@ -25,6 +25,8 @@ from trl_consistency.models.loading import check_adapters, warn_of_templates, wa
 from trl_consistency.models.quantization import prevent_repacking
 from trl_consistency.scripts import evaluate
 from trl_consistency.scripts.evaluate import run
+from trl_consistency.trainer.run.interruption import MANIFEST
+from trl_consistency.trainer.run.manifest import describe_model
 
 
 def test_each_model_answers_for_itself(options, model_dir, adapters, tokenizer, tmp_path, capsys):
@@ -531,12 +533,19 @@ def test_an_adapter_with_another_end_is_warned_about(options, model_dir, tokeniz
     assert len(warned) == (kind == "other")
 
 
+@pytest.mark.parametrize("place", ["card", "checkpoint"])
 @pytest.mark.parametrize("given", ["nothing", "--load_in_4bit"])
-def test_an_adapter_of_weights_in_four_bits_is_warned_about(options, model_dir, tmp_path, given):
+def test_an_adapter_of_weights_in_four_bits_is_warned_about(options, model_dir, tmp_path, place, given):
     """It is another model on others, and nothing said so."""
     pytest.importorskip("bitsandbytes")
     folder = save_adapter(model_dir, tmp_path / "mine", 0)
-    Path(folder, "README.md").write_text("---\nload_in_4bit: true\n---\n# mine\n")
+    if place == "card":
+        Path(folder, "README.md").write_text("---\nload_in_4bit: true\n---\n# mine\n")
+    else:
+        model = make_model()
+        model.config.quantization_config = BitsAndBytesConfig(load_in_4bit=True)
+        manifest = {"run": describe_model(model, generates=False)}
+        Path(folder, "trainer_state.json").write_text(json.dumps({"stateful_callbacks": {MANIFEST: manifest}}))
     options[options.index("--adapters") + 1] = folder
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -17,6 +17,7 @@ from peft import PeftConfig, PeftModel, get_peft_model_state_dict
 from peft.utils.constants import EMBEDDING_LAYER_NAMES
 from tokenizers import Tokenizer
 from transformers import BitsAndBytesConfig, PreTrainedConfig
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import CHAT_TEMPLATE_FILE
 
 from ..bounded_reading import read_at_most
@@ -291,15 +292,24 @@ def _card_data(folder: Path) -> dict[str, Any]:
 
 
 def warn_of_quantization(paths: Sequence[str], model: Any) -> None:
-    """Warns of folders of adapters that were trained on weights in 4 bits, as their cards say, if those of `model` are not."""
+    """Warns of folders of adapters that were trained on weights in 4 bits if those of `model` are not."""
     for path in () if getattr(model, "is_loaded_in_4bit", False) else paths:
-        if is_adapter_folder(path) and _card_data(Path(path)).get("load_in_4bit") is True:
+        if is_adapter_folder(path) and _is_of_4_bits(Path(path)):
             warnings.warn(
                 printable(
                     f"{path} was trained on weights in 4 bits, and answers with others: it is not the model that it was in its training. "
                     "`trl-consistency evaluate --load_in_4bit true` takes such weights."
                 )
             )
+
+
+def _is_of_4_bits(folder: Path) -> bool:
+    """Whether an adapter was trained on weights in 4 bits, as its card says, or in a checkpoint the state of the trainer."""
+    with suppress(OSError, ValueError, RecursionError, KeyError, TypeError):
+        state = json.loads((folder / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+        if state["stateful_callbacks"]["manifest"]["run"]["quantization"]["load_in_4bit"] is True:
+            return True
+    return _card_data(folder).get("load_in_4bit") is True
 
 
 def warn_of_ends(paths: Sequence[str], model: Any, processing_class: ProcessingClass) -> None:
