@@ -129,6 +129,14 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
             "vllm_gpu_memory_utilization",
             "0.5",
         ): "`vllm_gpu_memory_utilization` is given, but `engine` is transformers. Leave it out.",
+        (
+            "judge_model",
+            "",
+        ): "`--judge_model` is empty. Leave it out, or give a value; where that is a variable of the shell, set it.",
+        (
+            "model_revision",
+            "",
+        ): "`--model_revision` is empty. Leave it out, or give a value; where that is a variable of the shell, set it.",
         ("judge_workers", "0"): "`judge_workers` must be at least 1, got 0.",
         (
             "judge_key_variable",
@@ -170,7 +178,10 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
     "lint": {
         ("dose_pairs", "0"): "`dose_pairs` must be at least 1, got 0.",
         ("dose_pairs", "9"): "`dose_pairs` is given, but no dose is measured: set `dose`.",
-        ("html", ""): "`html` `` cannot be written (Is a directory). …",
+        (
+            "html",
+            "",
+        ): "`--html` is empty. Leave it out, or give a value; where that is a variable of the shell, set it.",
         ("html", "."): "`html` `.` cannot be written (Is a directory). …",
         ("max_length", "0"): "`max_length` must be at least 1, got 0.",
         ("max_completion_length", "-4"): "`max_completion_length` must be at least 1, got -4.",

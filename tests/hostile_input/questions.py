@@ -98,6 +98,20 @@ CASES: list[Case] = [
         ),
     ),
     Case(
+        "pairs with answers counted from 1",
+        "`pairs`: `faulty_rows: drop` with answers that count the choices from 1, of which only the last ones are faulty",
+        "`answer` seems to count the choices from 1: in 1 row(s) it is the number of choices, and in none 0. Here, a number counts from "
+        "0, and all other rows would have a wrong right answer. Give letters.",
+        lambda room: room.pairs(
+            [
+                {"question": f"{size}?", "choices": ["dog", "cow", "bee"], "answer": number}
+                for number, size in enumerate(("Middle", "Largest", "Smallest"), 1)
+            ],
+            "--faulty_rows",
+            "drop",
+        ),
+    ),
+    Case(
         "pairs with columns in another order",
         "`pairs`: columns of choices whose names are the letters of others",
         "…row 0: `answer` 'A' could mean (A) or (C): give letters",

@@ -62,6 +62,12 @@ CASES: list[Case] = [
         }.items()
     ),
     Case(
+        "empty text",
+        "A recipe with an empty text for an option that can be left out",
+        "…recipe.yaml: `anchor_dataset_name` is empty. Leave it out, or give a value; where that is a variable of the shell, set it.",
+        lambda room: room.train('anchor_dataset_name: ""\n', anchor_ratio=0.5),
+    ),
+    Case(
         "octal number",
         "A number that YAML 1.1 reads otherwise than the command line: `max_steps: 010` (8)",
         "…recipe.yaml is not valid YAML: 010 would be read as 8: write that, or put quotes around it if it is text in …line…",

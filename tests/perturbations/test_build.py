@@ -317,6 +317,18 @@ def test_given_wrong_answers_that_decide_nothing_are_counted():
     assert report.passed_over == 0, "without choices, the given ones are suggested"
 
 
+@pytest.mark.parametrize("of", [int, str, float])
+def test_answers_that_count_from_1_are_not_dropped_one_by_one(of):
+    """The rows that were left had the next choice for a right answer. Beside a 0, such a number is a fault of its row."""
+    rows = [row | {"answer": of(row["answer"] + 1)} for row in questions(9)]
+    with pytest.raises(ConsistencyError, match=r"`answer` seems to count the choices from 1: in 3 row\(s\)"):
+        list(build_pairs(rows, faulty_rows="drop", test_share=0.0))
+    rows[4]["answer"] = of(0)
+    assert len(list(build_pairs(rows, faulty_rows="drop", test_share=0.0))) == 6
+    lettered = [row | {"answer": "ABC"[row["answer"]]} for row in questions(9)]
+    assert len(list(build_pairs([*lettered, rows[2]], faulty_rows="drop", test_share=0.0))) == 9
+
+
 def test_faulty_rows_are_listed_or_dropped_and_counted():
     rows = questions(20)
     for index in (3, 5):

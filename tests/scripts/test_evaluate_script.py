@@ -25,6 +25,8 @@ from trl_consistency.models.loading import check_adapters, warn_of_templates, wa
 from trl_consistency.models.quantization import prevent_repacking
 from trl_consistency.scripts import evaluate
 from trl_consistency.scripts.evaluate import run
+from trl_consistency.trainer.run.interruption import MANIFEST
+from trl_consistency.trainer.run.manifest import describe_model
 
 
 def test_each_model_answers_for_itself(options, model_dir, adapters, tokenizer, tmp_path, capsys):
@@ -506,3 +508,47 @@ def test_two_processes_give_what_one_gives(options, tmp_path, capsys):
     two = launched([*command, *config, *options[:-1], str(tmp_path / "two"), "--json"])
     assert two.stdout == alone
     assert answers_in(tmp_path / "two") == answers_in(tmp_path / "out")
+
+
+@pytest.mark.parametrize("kind", ["the same", "other", "other, which ends the base model's answers, too", "damaged"])
+def test_an_adapter_with_another_end_is_warned_about(options, model_dir, tokenizer, tmp_path, kind):
+    """It was trained with `eos_token`; as the base model's answers do not end with that, its go on behind it."""
+    folder, other = tmp_path / "mine", "a"
+    save_adapter(model_dir, folder, 0)
+    own = deepcopy(tokenizer)
+    own.eos_token = other if "other" in kind else tokenizer.eos_token
+    own.save_pretrained(folder)
+    if kind == "damaged":
+        (folder / "tokenizer_config.json").write_text("[")
+    if "too" in kind:
+        ends = [tokenizer.eos_token_id, tokenizer.convert_tokens_to_ids(other)]
+        base = shutil.copytree(model_dir, tmp_path / "base")
+        (base / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+        options[options.index("--model_name_or_path") + 1] = str(base)
+    options[options.index("--adapters") + 1] = str(folder)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run(options)
+    warned = [of for of in caught if f"{folder} ends its answers with {other}" in str(of.message)]
+    assert len(warned) == (kind == "other")
+
+
+@pytest.mark.parametrize("place", ["card", "checkpoint"])
+@pytest.mark.parametrize("given", ["nothing", "--load_in_4bit"])
+def test_an_adapter_of_weights_in_four_bits_is_warned_about(options, model_dir, tmp_path, place, given):
+    """It is another model on others, and nothing said so."""
+    pytest.importorskip("bitsandbytes")
+    folder = save_adapter(model_dir, tmp_path / "mine", 0)
+    if place == "card":
+        Path(folder, "README.md").write_text("---\nload_in_4bit: true\n---\n# mine\n")
+    else:
+        model = make_model()
+        model.config.quantization_config = BitsAndBytesConfig(load_in_4bit=True)
+        manifest = {"run": describe_model(model, generates=False)}
+        Path(folder, "trainer_state.json").write_text(json.dumps({"stateful_callbacks": {MANIFEST: manifest}}))
+    options[options.index("--adapters") + 1] = folder
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run([*options, *([given] if given != "nothing" else [])])
+    warned = [of for of in caught if f"{folder} was trained on weights in 4 bits" in str(of.message)]
+    assert len(warned) == (given == "nothing")

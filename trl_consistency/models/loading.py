@@ -17,6 +17,7 @@ from peft import PeftConfig, PeftModel, get_peft_model_state_dict
 from peft.utils.constants import EMBEDDING_LAYER_NAMES
 from tokenizers import Tokenizer
 from transformers import BitsAndBytesConfig, PreTrainedConfig
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import CHAT_TEMPLATE_FILE
 
 from ..bounded_reading import read_at_most
@@ -31,7 +32,7 @@ from ..data.rendering import (
 from ..errors import ConsistencyError, one_line
 from ..escaping import printable
 from ..finite import NotFiniteError, check_files
-from ..generation.options import without_router_loss
+from ..generation.options import end_tokens, without_router_loss
 from ..json_files import fault_in
 from ..local_names import distinct_names
 from ..upstream import create_model_from_path
@@ -278,11 +279,63 @@ def warn_of_variables(paths: Sequence[str], answering: Sequence[Mapping[str, Any
 
 def _trained_variables(folder: Path) -> dict[str, Any]:
     """Returns the variables of the chat template in the card of a folder, as a training has written it."""
+    found = _card_data(folder).get("chat_template_kwargs")
+    return found if isinstance(found, dict) else {}
+
+
+def _card_data(folder: Path) -> dict[str, Any]:
+    """Returns the metadata in the card of a folder; empty if there is none that can be read."""
     card: Any = None
     with suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
         card = metadata_load(folder / "README.md")
-    found = card.get("chat_template_kwargs") if isinstance(card, dict) else None
-    return found if isinstance(found, dict) else {}
+    return card if isinstance(card, dict) else {}
+
+
+def warn_of_quantization(paths: Sequence[str], model: Any) -> None:
+    """Warns of folders of adapters that were trained on weights in 4 bits if those of `model` are not."""
+    for path in () if getattr(model, "is_loaded_in_4bit", False) else paths:
+        if is_adapter_folder(path) and _is_of_4_bits(Path(path)):
+            warnings.warn(
+                printable(
+                    f"{path} was trained on weights in 4 bits, and answers with others: it is not the model that it was in its training. "
+                    "`trl-consistency evaluate --load_in_4bit true` takes such weights."
+                )
+            )
+
+
+def _is_of_4_bits(folder: Path) -> bool:
+    """Whether an adapter was trained on weights in 4 bits, as its card says, or in a checkpoint the state of the trainer."""
+    with suppress(OSError, ValueError, RecursionError, KeyError, TypeError):
+        state = json.loads((folder / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+        if state["stateful_callbacks"]["manifest"]["run"]["quantization"]["load_in_4bit"] is True:
+            return True
+    return _card_data(folder).get("load_in_4bit") is True
+
+
+def warn_of_ends(paths: Sequence[str], model: Any, processing_class: ProcessingClass) -> None:
+    """Warns of folders of adapters whose answers end with another token, which ends no answer of `model`."""
+    ends = end_tokens(model, processing_class)
+    for path in paths:
+        own = _end_token(Path(path)) if is_adapter_folder(path) else None
+        if own is not None and get_tokenizer(processing_class).convert_tokens_to_ids(own) not in ends:
+            warnings.warn(
+                printable(
+                    f"`adapters`: {path} ends its answers with {own}, as its tokenizer says, and is measured with the base model's, for "
+                    "which that is no end: its answers go on behind it. To measure it with its own, name it alone, as "
+                    "`model_name_or_path`."
+                )
+            )
+
+
+def _end_token(folder: Path) -> str | None:
+    """Returns the token that ends an answer in the tokenizer's file of a folder, or None if there is none that can be read."""
+    content: Any = None
+    with suppress(OSError, ValueError, RecursionError):
+        file = folder / "tokenizer_config.json"
+        content = json.loads(read_at_most(file, TEMPLATE_FILES[file.name]))
+    token = content.get("eos_token") if isinstance(content, dict) else None
+    token = token.get("content") if isinstance(token, dict) else token
+    return token if isinstance(token, str) else None
 
 
 def _chat_template(folder: Path) -> str | None:

@@ -19,7 +19,7 @@ from .jailbreak import BENIGN_REQUESTS
 from .provenance import WrongAnswer, check_choice, draw, make_pair, possible_suggestions
 from .reading import named_rows
 from .registry import Perturbation, find_perturbations
-from .source import Source, content_text, read_source
+from .source import BeyondChoicesError, Source, content_text, read_source
 
 
 Row = dict[str, Any]
@@ -265,14 +265,20 @@ def build_pairs(
     suggests = any(step.suggests == "wrong" for steps in chosen for step in steps)
     splits = _Splits(test_share, report)
     read: set[int] = set()
+    numbers: set[str] = set()  # answers that name a choice by its index
+    beyond = 0  # answers that are the number of choices
 
     def all_pairs() -> Iterator[tuple[str, Row]]:
+        nonlocal beyond
         for index, row in enumerate(chain([first], rows)):
             report.sources += 1
             report.without.update(column for column in columns.read if column not in row)
             try:
                 _check_known(row, known)
                 source = read_source(row, columns, chat, instruction)
+                given = str(row.get(columns.answer or "")).strip().removesuffix(".0")
+                if given.isdecimal() and source.choices and given not in source.choices:
+                    numbers.add(given)
                 key = hash((repr((source.history, source.turns)), source.question, source.choices))
                 right = _right_text(source)
                 if right and answers.get(key, right) != right:
@@ -282,6 +288,7 @@ def build_pairs(
                 if right:  # of a row that is kept
                     answers[key] = right
             except ConsistencyError as error:
+                beyond += isinstance(error, BeyondChoicesError)
                 report.num_faulty += 1
                 if len(report.faulty) < MAX_REPORTED:
                     report.faulty.append((index, str(error)))
@@ -304,6 +311,11 @@ def build_pairs(
                 yield from make(source, chosen, is_test)
         if faulty_rows == "error":
             report_faults(report.faulty, "dataset_name", is_cut=report.num_faulty > MAX_REPORTED)
+        if beyond and numbers and "0" not in numbers:
+            raise ConsistencyError(
+                f"`{columns.answer}` seems to count the choices from 1: in {beyond} row(s) it is the number of choices, and in none 0. Here, "
+                "a number counts from 0, and all other rows would have a wrong right answer. Give letters."
+            )
         if benign_controls:
             for source, is_test in _benign_sources(columns, chat, instruction or ""):
                 if test_share or not is_test:

@@ -24,6 +24,10 @@ Message = dict[str, Any]
 CHOICE_INSTRUCTION = 'Finish with "The answer is (X).", where X is the letter of one choice.'
 
 
+class BeyondChoicesError(ConsistencyError):
+    """An answer is the number of the choices, which is the last of them where they are counted from 1."""
+
+
 @dataclass(frozen=True)
 class Source:
     """
@@ -338,7 +342,8 @@ def _letter(value: Any, column: str | None, choices: _Choices) -> str:
         )
     if not meant:
         ways = "a label or the text of a choice" if labels else "a letter, the text of a choice, or its index from 0"
-        raise ConsistencyError(f"`{column}` {value!r:.80} is not one of the {len(texts)} choices: give {ways}")
+        kind = BeyondChoicesError if text.isdecimal() and int(text) == len(texts) else ConsistencyError
+        raise kind(f"`{column}` {value!r:.80} is not one of the {len(texts)} choices: give {ways}")
     return min(meant)
 
 

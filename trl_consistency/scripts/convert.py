@@ -38,7 +38,7 @@ from ..generation.model_identity import answer_cache
 from ..json_files import as_json, own_columns
 from ..local_names import last_name, public_options
 from ..models.checks import context_of
-from ..models.loading import check_loadable, load_model, load_tokenizer, warn_of_variables
+from ..models.loading import check_loadable, load_model, load_tokenizer, warn_of_quantization, warn_of_variables
 from ..pages import render
 from ..perturbations.card import check_folder, file_name
 from ..trainer.run.output_checks import check_output_dir
@@ -159,6 +159,7 @@ def _convert(
         sets = render_sets(sets, load_tokenizer(*source), template_kwargs)  # fails early on faulty rows
         check_lengths(sets, context_of(check_loadable(*source)[2]), args.max_completion_length)
         model, tokenizer = load_model(*source)
+        warn_of_quantization([args.model_name_or_path], model)
         cache = answer_cache(Path(args.output_dir) / ANSWERS, args.model_name_or_path, model, args.model_revision)
     found = {
         name: convert_pairs(of_set, args.to, model, tokenizer, options, template_kwargs, cache)

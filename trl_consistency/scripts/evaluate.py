@@ -47,6 +47,8 @@ from ..models.loading import (
     load_model,
     load_tokenizer,
     name_models,
+    warn_of_ends,
+    warn_of_quantization,
     warn_of_revisions,
     warn_of_templates,
     warn_of_variables,
@@ -169,6 +171,8 @@ def _answer(
         )
     base = Checkpoint(args.model_name_or_path, args.model_revision, args.trust_remote_code)
     model, processing_class = load_model(*base, quantization)
+    warn_of_quantization([*args.adapters, args.model_name_or_path], model)
+    warn_of_ends(args.adapters, model, processing_class)
     options = AnswerOptions(
         max_new_tokens=args.max_completion_length,
         batch_size=args.batch_size,

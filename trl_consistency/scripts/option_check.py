@@ -65,6 +65,9 @@ READ_AT_IMPORT = re.compile(
 # Options of type text (a path) for which true has a meaning.
 TRUE_OR_TEXT = ("resume_from_checkpoint",)
 
+# Options of type text or null for which an empty text has a meaning
+EMPTY_OR_TEXT = ("instruction", "system_prompt", "fsdp")
+
 # Maximum number of values in a file with its aliases expanded, as an error message that quotes one would print them.
 MAX_VALUES = 100_000
 
@@ -196,6 +199,7 @@ class OptionCheck:
             if has_value or not following.startswith("--"):
                 self._check_number(flag, value if has_value else following)
                 self._check_mapping(flag, value if has_value else following)
+                self._check_empty(flag, value if has_value else following)
         return args, config
 
     def _check_lists(self, args: Iterable[str]) -> None:
@@ -220,6 +224,15 @@ class OptionCheck:
             kind(value)
         except ValueError:
             self._refuse(f"`{flag}` must be {describe(kind)}, got {value!r}.")
+
+    def _check_empty(self, option: str, value: Any, where: str = "") -> None:
+        """Ends the program if an option that can be left out is an empty text, which would count as left out."""
+        name = option.removeprefix("--").replace("-", "_")
+        can_be_left_out = {*get_args(self.hints.get(name))} == {str, NoneType}
+        if value == "" and can_be_left_out and name not in EMPTY_OR_TEXT:
+            self._refuse(
+                f"{where}`{option}` is empty. Leave it out, or give a value; where that is a variable of the shell, set it."
+            )
 
     def _check_mapping(self, option: str, value: Any, where: str = "") -> None:
         """Ends the program if JSON for an option that takes a mapping has a key twice, or a number that is none."""
@@ -263,6 +276,7 @@ class OptionCheck:
             if key == "datasets":
                 self._check_datasets(path, value)
             self._check_mapping(key, value, f"{path}: ")
+            self._check_empty(key, value, f"{path}: ")
             if isinstance(value, str) and "\0" in value:
                 self._refuse(f"{path}: `{key}` holds a zero byte.")
             for text in value if isinstance(value, list) else [value]:

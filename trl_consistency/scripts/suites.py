@@ -26,6 +26,8 @@ from ..models.loading import (
     check_adapters,
     load_model,
     name_models,
+    warn_of_ends,
+    warn_of_quantization,
     warn_of_revisions,
     warn_of_templates,
     warn_of_variables,
@@ -83,6 +85,8 @@ def main(args: SuitesArguments) -> dict[str, Any]:
         warn_of_templates(args.adapters, processing_class)
         warn_of_revisions(args.adapters, args.model_name_or_path, args.model_revision)
         warn_of_variables([*args.adapters, args.model_name_or_path], [template_kwargs])
+        warn_of_quantization([*args.adapters, args.model_name_or_path], model)
+        warn_of_ends(args.adapters, model, processing_class)
         with redirect_stdout(sys.stderr):  # the libraries print their progress
             scores = run_suites(
                 model,

@@ -7,7 +7,7 @@ import torch
 import yaml
 from datasets import Dataset
 from peft import LoraConfig, PeftConfig, PeftModel, VeraConfig, get_peft_model
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from tests.helpers import on_policy
 from tests.helpers.architectures import FOR_TEXTS, make
@@ -444,6 +444,16 @@ def test_example_names_the_bits_of_the_weights(tmp_path):
     text, _ = card(trainer)
     assert "# The adapter was trained on 8-bit weights.\nquantized = BitsAndBytesConfig(load_in_8bit=True)\n" in text
     assert "4-bit" not in text
+
+
+@pytest.mark.parametrize("in_4bit", [True, False])
+def test_metadata_say_that_the_weights_were_in_four_bits(tmp_path, in_4bit):
+    """`evaluate` reads it: on other weights, the adapter is another model."""
+    trainer = make_trainer(tmp_path, make_model(), lora=LoraConfig(r=4, target_modules=["q_proj"]))
+    trainer.model.is_loaded_in_4bit = in_4bit
+    trainer.model.config.quantization_config = BitsAndBytesConfig(load_in_4bit=in_4bit)
+    _, metadata = card(trainer)
+    assert metadata.get("load_in_4bit") == (in_4bit or None)
 
 
 @pytest.mark.parametrize("options", [{"init_lora_weights": "olora"}, {"bias": "all"}])

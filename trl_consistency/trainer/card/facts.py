@@ -109,7 +109,8 @@ def build_card(
     card_data = ModelCardData(
         base_model=base_model,
         base_model_revision=revision,
-        chat_template_kwargs=args.chat_template_kwargs or None,  # `evaluate` reads them
+        chat_template_kwargs=args.chat_template_kwargs or None,  # `evaluate` reads them, and the next
+        load_in_4bit=getattr(model, "is_loaded_in_4bit", False) or None,
         datasets=_hub_name(dataset_name),
         library_name="peft" if is_adapter else "transformers",
         model_name=model_name,
