@@ -21,7 +21,8 @@ from tests.helpers.evaluate_command import answers_in, pair, save_adapter, user,
 from tests.helpers.models import make_model
 from tests.helpers.naive_answers import naive_answer
 from trl_consistency.generation import targets
-from trl_consistency.models.loading import check_adapters, warn_of_templates, warn_of_variables
+from trl_consistency.models.folder_warnings import warn_of_templates, warn_of_variables
+from trl_consistency.models.loading import check_adapters
 from trl_consistency.models.quantization import prevent_repacking
 from trl_consistency.scripts import evaluate
 from trl_consistency.scripts.evaluate import run

@@ -1,42 +1,32 @@
 """Loads models for evaluation: a base model, and adapters on it."""
 
-import json
 import os
-import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-import yaml
 from accelerate import PartialState
-from huggingface_hub import metadata_load
 from peft import PeftConfig, PeftModel, get_peft_model_state_dict
 from peft.utils.constants import EMBEDDING_LAYER_NAMES
-from tokenizers import Tokenizer
 from transformers import BitsAndBytesConfig, PreTrainedConfig
-from transformers.trainer import TRAINER_STATE_NAME
-from transformers.utils import CHAT_TEMPLATE_FILE
 
-from ..bounded_reading import read_at_most
 from ..config.device import announce_cpu, asks_for_bf16
 from ..data.rendering import (
-    TEMPLATE_FILES,
     ProcessingClass,
-    chat_template_of,
     get_tokenizer,
     load_processing_class,
 )
 from ..errors import ConsistencyError, one_line
 from ..escaping import printable
 from ..finite import NotFiniteError, check_files
-from ..generation.options import end_tokens, without_router_loss
+from ..generation.options import without_router_loss
 from ..json_files import fault_in
 from ..local_names import distinct_names
 from ..upstream import create_model_from_path
-from ..weight_files import ADAPTER_CONFIG, folder_of, shapes_in
+from ..weight_files import ADAPTER_CONFIG, shapes_in
 from .adapter_checks import check_adapter_config
 from .architecture import check_architecture
 from .base_state import restored
@@ -204,151 +194,6 @@ def check_adapters(paths: Sequence[str], base_model: str) -> None:
                     "model under another name, it is not compared with the model that it was before training."
                 )
             )
-
-
-def warn_of_templates(paths: Sequence[str], processing_class: ProcessingClass) -> None:
-    """
-    Warns of folders of adapters and models whose chat template or tokenizer is not that of `processing_class`, which is used for
-    all.
-    """
-    used = chat_template_of(processing_class)
-    used = used.get("default") if isinstance(used, dict) else used
-    for path in paths:
-        own = _chat_template(Path(path))
-        if own not in (None, used):
-            warnings.warn(
-                printable(
-                    f"`adapters`: {path} has a chat template of its own, but is measured with the base model's: it reads other "
-                    "prompts than in its training. To measure it with its own, name it alone, as `model_name_or_path`."
-                )
-            )
-        if is_adapter_folder(path) and _has_other_tokens(Path(path), processing_class):
-            warnings.warn(
-                printable(
-                    f"`adapters`: {path} has a tokenizer of its own with other tokens, but is measured with the base model's. If it was "
-                    "trained with its own, name it alone, as `model_name_or_path`. Otherwise copy the base model's tokenizer there."
-                )
-            )
-
-
-def _has_other_tokens(folder: Path, processing_class: ProcessingClass) -> bool:
-    """Whether the tokenizer in a folder gives a token of `processing_class` another number. One that cannot be read has none."""
-    vocabulary = get_tokenizer(processing_class).get_vocab()
-    try:
-        own = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab()
-    except Exception:  # the library has no other type for a missing or damaged file
-        return False
-    return any(own.get(token) != number for token, number in vocabulary.items())
-
-
-def warn_of_revisions(paths: Sequence[str], base_model: str, revision: str | None) -> None:
-    """Warns of adapters that were trained at another commit of the base model, which has been loaded at `revision`."""
-    name = resolve_model(base_model)
-    folder = None if os.path.isdir(name) else folder_of(name, revision)
-    for path in paths:
-        config = PeftConfig.from_pretrained(path) if is_adapter_folder(path) else None
-        if folder is None or config is None or config.base_model_name_or_path != base_model:
-            continue
-        own = config.revision
-        if re.fullmatch("[0-9a-f]{40}", own or "") and own != folder.name:
-            warnings.warn(
-                printable(
-                    f"`adapters`: {path} was trained on {base_model} at the revision {own}, and is measured at {folder.name}. Give "
-                    "`model_revision`, unless that is the same model."
-                )
-            )
-
-
-def warn_of_variables(paths: Sequence[str], answering: Sequence[Mapping[str, Any]]) -> None:
-    """
-    Warns of folders of adapters and models that were trained with variables of the chat template, as their cards say, which
-    they are not given: `answering` has the variables of each prompt.
-    """
-    for path in paths:
-        trained = _trained_variables(Path(path))
-        other = next((of for of in answering if any(of.get(name) != value for name, value in trained.items())), None)
-        if other is not None:
-            said = json.dumps(trained)
-            warnings.warn(
-                printable(
-                    f"{path} was trained with `chat_template_kwargs` {said}, and answers with {json.dumps(other, default=str)}: it reads "
-                    f"other prompts than in its training. Give `--chat_template_kwargs '{said}'`, unless that is meant."
-                )
-            )
-
-
-def _trained_variables(folder: Path) -> dict[str, Any]:
-    """Returns the variables of the chat template in the card of a folder, as a training has written it."""
-    found = _card_data(folder).get("chat_template_kwargs")
-    return found if isinstance(found, dict) else {}
-
-
-def _card_data(folder: Path) -> dict[str, Any]:
-    """Returns the metadata in the card of a folder; empty if there is none that can be read."""
-    card: Any = None
-    with suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
-        card = metadata_load(folder / "README.md")
-    return card if isinstance(card, dict) else {}
-
-
-def warn_of_quantization(paths: Sequence[str], model: Any) -> None:
-    """Warns of folders of adapters that were trained on weights in 4 bits if those of `model` are not."""
-    for path in () if getattr(model, "is_loaded_in_4bit", False) else paths:
-        if is_adapter_folder(path) and _is_of_4_bits(Path(path)):
-            warnings.warn(
-                printable(
-                    f"{path} was trained on weights in 4 bits, and answers with others: it is not the model that it was in its training. "
-                    "`trl-consistency evaluate --load_in_4bit true` takes such weights."
-                )
-            )
-
-
-def _is_of_4_bits(folder: Path) -> bool:
-    """Whether an adapter was trained on weights in 4 bits, as its card says, or in a checkpoint the state of the trainer."""
-    with suppress(OSError, ValueError, RecursionError, KeyError, TypeError):
-        state = json.loads((folder / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
-        if state["stateful_callbacks"]["manifest"]["run"]["quantization"]["load_in_4bit"] is True:
-            return True
-    return _card_data(folder).get("load_in_4bit") is True
-
-
-def warn_of_ends(paths: Sequence[str], model: Any, processing_class: ProcessingClass) -> None:
-    """Warns of folders of adapters whose answers end with another token, which ends no answer of `model`."""
-    ends = end_tokens(model, processing_class)
-    for path in paths:
-        own = _end_token(Path(path)) if is_adapter_folder(path) else None
-        if own is not None and get_tokenizer(processing_class).convert_tokens_to_ids(own) not in ends:
-            warnings.warn(
-                printable(
-                    f"`adapters`: {path} ends its answers with {own}, as its tokenizer says, and is measured with the base model's, for "
-                    "which that is no end: its answers go on behind it. To measure it with its own, name it alone, as "
-                    "`model_name_or_path`."
-                )
-            )
-
-
-def _end_token(folder: Path) -> str | None:
-    """Returns the token that ends an answer in the tokenizer's file of a folder, or None if there is none that can be read."""
-    content: Any = None
-    with suppress(OSError, ValueError, RecursionError):
-        file = folder / "tokenizer_config.json"
-        content = json.loads(read_at_most(file, TEMPLATE_FILES[file.name]))
-    token = content.get("eos_token") if isinstance(content, dict) else None
-    token = token.get("content") if isinstance(token, dict) else token
-    return token if isinstance(token, str) else None
-
-
-def _chat_template(folder: Path) -> str | None:
-    """Returns the chat template in the files of a folder, or None if there is none that can be read."""
-    file, config = (folder / name for name in (CHAT_TEMPLATE_FILE, "tokenizer_config.json"))
-    with suppress(OSError, ValueError, RecursionError):
-        if file.is_file():
-            return read_at_most(file, TEMPLATE_FILES[file.name])
-        if config.is_file():
-            content = json.loads(read_at_most(config, TEMPLATE_FILES[config.name]))
-            template = content.get("chat_template") if isinstance(content, dict) else None
-            return template if isinstance(template, str) else None
-    return None
 
 
 @contextmanager

@@ -38,7 +38,8 @@ from ..generation.model_identity import answer_cache
 from ..json_files import as_json, own_columns
 from ..local_names import last_name, public_options
 from ..models.checks import context_of
-from ..models.loading import check_loadable, load_model, load_tokenizer, warn_of_quantization, warn_of_variables
+from ..models.folder_warnings import warn_of_quantization, warn_of_variables
+from ..models.loading import check_loadable, load_model, load_tokenizer
 from ..pages import render
 from ..perturbations.card import check_folder, file_name
 from ..trainer.run.output_checks import check_output_dir

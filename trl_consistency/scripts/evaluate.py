@@ -38,6 +38,13 @@ from ..files import whole_files, write_text
 from ..folder_lock import locked_folder
 from ..generation.model_identity import answer_cache
 from ..models.checks import context_of
+from ..models.folder_warnings import (
+    warn_of_ends,
+    warn_of_quantization,
+    warn_of_revisions,
+    warn_of_templates,
+    warn_of_variables,
+)
 from ..models.loading import (
     BASE,
     adapted,
@@ -47,11 +54,6 @@ from ..models.loading import (
     load_model,
     load_tokenizer,
     name_models,
-    warn_of_ends,
-    warn_of_quantization,
-    warn_of_revisions,
-    warn_of_templates,
-    warn_of_variables,
 )
 from ..publishing.page import check_card
 from ..trainer.run.output_checks import check_output_dir

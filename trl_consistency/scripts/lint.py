@@ -285,7 +285,8 @@ def _measure_dose(
 ) -> Dose:
     from ..evaluation.answers.choices import check_choices
     from ..evaluation.grading.answer_keys import check_keys, check_spelling
-    from ..models.loading import BASE, load_model, warn_of_variables
+    from ..models.folder_warnings import warn_of_variables
+    from ..models.loading import BASE, load_model
     from .pair_sets import longest_prompt
 
     numbers = [index for index in range(len(rows)) if index not in report.reasons]

@@ -21,17 +21,14 @@ from ..evaluation.suites.registry import find_suites, named_suites, run_suites, 
 from ..evaluation.suites.scores import SuiteScore
 from ..files import write_text
 from ..folder_lock import locked_folder
-from ..models.loading import (
-    BASE,
-    check_adapters,
-    load_model,
-    name_models,
+from ..models.folder_warnings import (
     warn_of_ends,
     warn_of_quantization,
     warn_of_revisions,
     warn_of_templates,
     warn_of_variables,
 )
+from ..models.loading import BASE, check_adapters, load_model, name_models
 from ..trainer.run.output_checks import check_output_dir
 from .evaluation_files import shown_judge, shown_name, suite_results, suite_tables, tables_text
 from .json_output import one_object

@@ -16,7 +16,7 @@ from tests.helpers.models import make_config, make_model, make_pairs, make_token
 from trl_consistency import ConsistencyError, ConsistencyTrainer
 from trl_consistency.config.consistency_config import METHODS
 from trl_consistency.models.embedded_models import EMBEDDED, MODELS
-from trl_consistency.models.loading import warn_of_revisions
+from trl_consistency.models.folder_warnings import warn_of_revisions
 from trl_consistency.perturbations.card import made_with
 from trl_consistency.publishing import Result, add_results, write_results
 from trl_consistency.publishing.page import RESULTS_END, RESULTS_START
