@@ -27,25 +27,27 @@ def asks_for_bf16() -> bool:
     return os.environ.get(PRECISION_VARIABLE) == "bf16"
 
 
-def own_randomness(device: torch.device | None) -> AbstractContextManager:
-    """Returns a context whose random numbers leave those outside of it as they are, on the CPU and on the device."""
+@contextmanager
+def own_randomness(device: torch.device | None) -> Iterator[None]:
+    """
+    Within it, random numbers may be drawn and seeded. Those outside of it go on as they were: torch's on the CPU and on the device,
+    and NumPy's and Python's, which vLLM and lm-evaluation-harness seed, too.
+    """
+    of_numpy, of_python = np.random.get_state(), random.getstate()
+    try:
+        with _own_randomness_of_torch(device):
+            yield
+    finally:
+        np.random.set_state(of_numpy)
+        random.setstate(of_python)
+
+
+def _own_randomness_of_torch(device: torch.device | None) -> AbstractContextManager:
     if device is None or device.type in ("cpu", "meta"):
         return torch.random.fork_rng(devices=[])
     if device.type == "mps":
         return _own_randomness_of_mps()
     return torch.random.fork_rng(devices=[device], device_type=device.type)
-
-
-@contextmanager
-def all_own_randomness(device: torch.device | None) -> Iterator[None]:
-    """Like [`own_randomness`], also of the random numbers of NumPy and Python, which vLLM and lm-evaluation-harness seed."""
-    of_numpy, of_python = np.random.get_state(), random.getstate()
-    try:
-        with own_randomness(device):
-            yield
-    finally:
-        np.random.set_state(of_numpy)
-        random.setstate(of_python)
 
 
 @contextmanager

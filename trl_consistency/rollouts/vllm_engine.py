@@ -20,7 +20,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 
-from ..config.device import all_own_randomness
+from ..config.device import own_randomness
 from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
 from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError, one_line
@@ -76,7 +76,7 @@ class RolloutEngine:
         self._tells_log_probs = args.vllm_importance_sampling_correction and samples_all(args)
         # An engine in this process sets its random numbers, whatever the `seed`.
         with (
-            all_own_randomness(accelerator.device),
+            own_randomness(accelerator.device),
             explained(args, "start"),
             checkpoint_of(model, processing_class, sends_adapter) as name,
             extra_engine_options(
@@ -269,7 +269,7 @@ def shared_randomness(accelerator: Accelerator, size: int) -> Iterator[None]:
         return
     seeds = gather_object([int(torch.randint(2**31, ()))])
     seed = seeds[accelerator.process_index // size * size]
-    with all_own_randomness(accelerator.device):
+    with own_randomness(accelerator.device):
         torch.manual_seed(seed)
         np.random.seed(seed)
         yield

@@ -11,7 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
-from ...config.device import all_own_randomness
+from ...config.device import own_randomness
 from ...data.rendering import SENTINEL, ProcessingClass, chat_template_of, get_tokenizer
 from ...errors import ConsistencyError, one_line
 from ...generation.model_identity import digest_of
@@ -134,7 +134,7 @@ def _run_lm_eval(
     loaded = _lm_eval_tasks(suite)
     groups = loaded.get("groups") or {}
     inner = {child for children in (loaded.get("group_map") or {}).values() for child in children}
-    with own_options(model), all_own_randomness(model.device):  # the harness seeds the whole process
+    with own_options(model), own_randomness(model.device):  # the harness seeds the whole process
         results = simple_evaluate(
             model=lm,
             tasks=[of for part in (groups, loaded["tasks"]) for task, of in part.items() if task not in inner],

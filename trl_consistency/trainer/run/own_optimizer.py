@@ -30,9 +30,8 @@ def take_evaluated_weights(optimizer: Any) -> None:
 
 def trains_on_others(optimizer: Any) -> bool:
     """Whether an optimizer trains on other weights than those that it gives."""
-    return callable(
-        getattr(getattr(optimizer, "optimizer", optimizer), "eval", None)
-    )  # accelerate's has an `eval` in any case
+    own = getattr(optimizer, "optimizer", optimizer)  # accelerate's wrapper has an `eval` in any case
+    return callable(getattr(own, "eval", None))
 
 
 def describe_own_optimizer(trainer: Any) -> dict[str, Any]:
