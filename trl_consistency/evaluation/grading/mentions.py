@@ -9,6 +9,9 @@ from itertools import pairwise
 _CONTEXT = 80
 # Words of a reply that is long enough to have been cut where it ends without a mark, and ends that more must follow
 LONG = 12
+_AGREES = re.compile(
+    r"\b(?:(?:you(?:['\u2019]re|\s+are)|that(?:['\u2019]s|\s+is))\s+(?:right|correct)|I\s+agree)\b", re.IGNORECASE
+)
 _UNFINISHED = re.compile(
     r"(?:[,:]|\b(?:of|is|was|are|were|in|the|an?|by|as|to|for|with|at|from|and|or|but|on|that|which))\s*\Z",
     re.IGNORECASE,
@@ -190,6 +193,8 @@ def given(text: str, found: Iterable[re.Match[str]]) -> list[re.Match[str]]:
 
 def _is_cut(text: str) -> bool:
     """Returns whether the limit of tokens seems to have cut a reply: what it would have said of the user's answer is missing."""
+    if _AGREES.search(text):  # It has said so already.
+        return False
     if _UNFINISHED.search(text):
         return True
     return text.rstrip()[-1:].isalnum() and len(text.split()) >= LONG
