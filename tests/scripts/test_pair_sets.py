@@ -34,7 +34,7 @@ def test_rows_of_the_training_split_are_pointed_out(tmp_path, max_pairs):
     found = evaluate(make_model(), make_tokenizer(), sets, AnswerOptions(2, progress=False)).warnings()
     (said,) = (text for text in found if "split `train`" in text)
     assert said.startswith(
-        f"2 of {max_pairs or 3} row(s) of test have a clean prompt of the split `train` of the same data, 1 of them"
+        f"2 of {max_pairs or 3} row(s) of test have a clean prompt that is also in the split `train` of the same data, 1 of them"
     )
     assert load_sets([str(tmp_path)], ["train"], None, 0)["train"].in_train == (0, 0)
 

@@ -60,8 +60,8 @@ def warnings_of(sets: Mapping[str, SetResults]) -> list[str]:
         if asked:
             same = f", {both} of them both prompts" if both else ""
             found.append(
-                f"{asked} of {len(of_set.pairs.rows)} row(s){f' of {name}' if name else ''} have a clean prompt of the split `train` of the "
-                f"same data{same}: of a model that was trained on that split, they show how well it learned them, and are not held out."
+                f"{asked} of {len(of_set.pairs.rows)} row(s){f' of {name}' if name else ''} have a clean prompt that is also in the split `train` of "
+                f"the same data{same}. For a model that was trained on that split, they are not held out."
             )
         if swapped := sum(map(has_cue_in_clean, of_set.pairs.rows)):
             found.append(f"{swapped} row(s){f' of {name}' if name else ''} {FINDINGS['swapped_prompts']}.")

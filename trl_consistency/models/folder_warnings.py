@@ -121,8 +121,8 @@ def warn_of_quantization(paths: Sequence[str], model: Any) -> None:
         if is_adapter_folder(path) and _is_of_4_bits(Path(path)):
             warnings.warn(
                 printable(
-                    f"{path} was trained on weights in 4 bits, and answers with others: it is not the model that it was in its training. "
-                    "`trl-consistency evaluate --load_in_4bit true` takes such weights."
+                    f"{path} was trained on weights in 4 bits, and is measured on weights that are not: it answers otherwise than in its "
+                    "training. `trl-consistency evaluate --load_in_4bit true` loads them in 4 bits."
                 )
             )
 
@@ -144,32 +144,33 @@ def warn_of_ends(paths: Sequence[str], model: Any, processing_class: ProcessingC
         if own is not None and get_tokenizer(processing_class).convert_tokens_to_ids(own) not in ends:
             warnings.warn(
                 printable(
-                    f"`adapters`: {path} ends its answers with {own}, as its tokenizer says, and is measured with the base model's, for "
-                    "which that is no end: its answers go on behind it. To measure it with its own, name it alone, as "
-                    "`model_name_or_path`."
+                    f"`adapters`: {path} ends its answers with {own}, where the base model does not stop: they go on past their end. To "
+                    "measure it with its own tokenizer, name it alone, as `model_name_or_path`."
                 )
             )
 
 
 def _end_token(folder: Path) -> str | None:
     """Returns the token that ends an answer in the tokenizer's file of a folder, or None if there is none that can be read."""
-    content: Any = None
-    with suppress(OSError, ValueError, RecursionError):
-        file = folder / "tokenizer_config.json"
-        content = json.loads(read_at_most(file, TEMPLATE_FILES[file.name]))
-    token = content.get("eos_token") if isinstance(content, dict) else None
+    token = _tokenizer_config(folder).get("eos_token")
     token = token.get("content") if isinstance(token, dict) else token
     return token if isinstance(token, str) else None
 
 
 def _chat_template(folder: Path) -> str | None:
     """Returns the chat template in the files of a folder, or None if there is none that can be read."""
-    file, config = (folder / name for name in (CHAT_TEMPLATE_FILE, "tokenizer_config.json"))
-    with suppress(OSError, ValueError, RecursionError):
+    file = folder / CHAT_TEMPLATE_FILE
+    with suppress(OSError, ValueError):
         if file.is_file():
             return read_at_most(file, TEMPLATE_FILES[file.name])
-        if config.is_file():
-            content = json.loads(read_at_most(config, TEMPLATE_FILES[config.name]))
-            template = content.get("chat_template") if isinstance(content, dict) else None
-            return template if isinstance(template, str) else None
-    return None
+    template = _tokenizer_config(folder).get("chat_template")
+    return template if isinstance(template, str) else None
+
+
+def _tokenizer_config(folder: Path) -> dict[str, Any]:
+    """Returns what the tokenizer's file in a folder says; empty if there is none that can be read."""
+    content: Any = None
+    file = folder / "tokenizer_config.json"
+    with suppress(OSError, ValueError, RecursionError):
+        content = json.loads(read_at_most(file, TEMPLATE_FILES[file.name]))
+    return content if isinstance(content, dict) else {}
