@@ -57,7 +57,6 @@ def test_prefers_the_chosen_answers(tmp_path, preferences, model_dir):
     [
         ({"dataset_name": "nowhere"}, "nowhere cannot be loaded"),
         ({"dataset_name": "embedded:organism"}, "The data set has no column `prompt`, only `clean_prompt`.*convert"),
-        ({"model_name_or_path": ""}, "No model: give `model_name_or_path`"),
         ({"model_name_or_path": "nowhere"}, "nowhere cannot be loaded"),
         ({"eval_strategy": "steps"}, "`dataset_test_split` is `test`"),
         ({"eval_on_start": True}, "`dataset_test_split` is `test`"),
@@ -74,6 +73,17 @@ def test_faulty_options(tmp_path, preferences, model_dir, options, message):
     options = {"model_name_or_path": str(model_dir), "dataset_name": str(preferences), **options}
     with pytest.raises(SystemExit, match=message):
         train(tmp_path, **options)
+
+
+def test_empty_model_name(tmp_path, preferences, capsys):
+    with pytest.raises(SystemExit):
+        train(tmp_path, dataset_name=str(preferences), model_name_or_path="")
+    assert "`model_name_or_path` is empty. Leave it out, or give a value" in capsys.readouterr().err
+
+
+def test_no_model_name(tmp_path, preferences):
+    with pytest.raises(SystemExit, match="No model: give `model_name_or_path`"):
+        train(tmp_path, dataset_name=str(preferences))
 
 
 def test_misspelt_option(tmp_path, preferences, capsys):
