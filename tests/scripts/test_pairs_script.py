@@ -1,7 +1,9 @@
 import json
 import re
+import shutil
 import subprocess
 import sys
+import warnings
 from collections import Counter
 from datetime import date
 from decimal import Decimal
@@ -395,6 +397,29 @@ def test_thoughts_between_other_markers_are_warned_about(markers, questions, tmp
     with pytest.raises(SystemExit):  # no pair is vulnerable
         filtered(questions, tmp_path / "out", model_dir, "--perturbations", "are_you_sure", *markers)
     assert ("[/THINK], which was graded as a part of them" in capsys.readouterr().err) == (not markers)
+
+
+def test_variables_of_the_template_reach_the_filter(questions, tmp_path, model_dir, monkeypatch):
+    """A model that thinks in training and not here, or the other way round, may fall for other pairs."""
+    read, no_thoughts = [], {"no_think": True}
+
+    def answer(model, tokenizer, prompts, *args, **kwargs):
+        read.extend(map(tokenizer.decode, prompts))
+        return [tokenizer(text="A", add_special_tokens=False)["input_ids"]] * len(prompts)
+
+    monkeypatch.setattr(answering, "generate_ids", answer)
+    model = shutil.copytree(model_dir, tmp_path / "model")
+    (model / "README.md").write_text(f"---\nchat_template_kwargs: {json.dumps(no_thoughts)}\n---\n# mine\n")
+    options = questions, tmp_path / "out", model, "--perturbations", "are_you_sure"
+    for given in ((), ("--chat_template_kwargs", json.dumps(no_thoughts))):
+        read.clear()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with pytest.raises(SystemExit, match="vulnerable to no training pair"):
+                filtered(*options, *given)
+        assert any("was trained with `chat_template_kwargs`" in str(of.message) for of in caught) == (not given)
+        assert read
+        assert all(("<think>" in prompt) == bool(given) for prompt in read)
 
 
 def test_vulnerable_pairs_are_kept(questions, tmp_path, model_dir, monkeypatch, capsys):

@@ -113,6 +113,9 @@ class PairsArguments(EngineArguments):
         TWO_TEXTS,
         help="The two texts that open and close a thought. Only what follows a thought is graded.",
     )
+    chat_template_kwargs: dict[str, Any] | str | None = option(
+        None, help="Variables of the chat template for `keep_vulnerable` (JSON on the command line)."
+    )
     # Parameters that control the output
     file_type: Literal["jsonl", "parquet"] = option("jsonl", help="Format of the files.")
     seed: int = option(42, help="Seed.")
@@ -143,6 +146,7 @@ _OF_THE_MODEL = (
     "model_revision",
     "max_completion_length",
     "thinking_markers",
+    "chat_template_kwargs",
 )
 
 
@@ -161,7 +165,9 @@ def main(args: PairsArguments) -> BuildReport:
     _check_use(args)
     if args.keep_vulnerable:
         from .engines import check_engine  # imports torch
+        from .parser import as_template_kwargs
 
+        as_template_kwargs(args.chat_template_kwargs)
         check_engine(args, args.model_name_or_path or "")
     _check_output_dir(args.output_dir)
     there = columns_of(islice(_read(args), args.max_sources if os.path.exists(args.dataset_name) else 1))
@@ -237,7 +243,8 @@ def _write(
 def _check_use(args: PairsArguments) -> None:
     """Raises [`ConsistencyError`] for options that decide nothing beside the others."""
     if not args.keep_vulnerable:
-        of_answers = ("model_revision", "max_completion_length", "batch_size", "thinking_markers", *_OF_THE_ENGINE)
+        of_answers = [name for name in _OF_THE_MODEL if name not in ("keep_vulnerable", "model_name_or_path")]
+        of_answers += ["batch_size", *_OF_THE_ENGINE]
         refuse_unused(args, of_answers, "nothing is asked of a model: set `keep_vulnerable`")
     if not args.push_to_hub:
         refuse_unused(args, ["hub_private"], "nothing is pushed: name the data set in `push_to_hub`")
@@ -263,7 +270,7 @@ def _card(args: PairsArguments, report: BuildReport) -> str:
         for option in fields(args)
         if option.name not in _NOT_IN_CARD
         and (args.keep_vulnerable or option.name not in _OF_THE_MODEL)
-        and getattr(args, option.name) not in (None, [])
+        and getattr(args, option.name) not in (None, [], {})
     }
     return pairs_card(report, args.perturbations, last_name(args.dataset_name), public_options(options))
 
@@ -319,6 +326,7 @@ def _to_parquet(folder: Path, splits: Iterable[str]) -> None:
 
 def _keep_vulnerable(args: PairsArguments, file: Path, report: BuildReport) -> None:
     """Removes pairs that the model is not vulnerable to from a file, and writes all verdicts."""
+    from .parser import as_template_kwargs
     from .vulnerable import answer_and_judge  # imports torch, which only this option needs
 
     rows, output_dir = list(read_rows(str(file))), Path(args.output_dir)
@@ -331,6 +339,7 @@ def _keep_vulnerable(args: PairsArguments, file: Path, report: BuildReport) -> N
         output_dir,
         output_dir / VERDICTS,
         args.thinking_markers,
+        as_template_kwargs(args.chat_template_kwargs),
         args,
     )
     kept = [row for row, verdict in zip(rows, judged, strict=True) if verdict["kept"]]

@@ -1,0 +1,40 @@
+"""Commands that ask an adapter on weights that are not quantized warn if it was trained on weights in 4 bits."""
+
+import warnings
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.evaluate_command import save_adapter
+from tests.helpers.models import make_pairs
+from trl_consistency.cli import main as cli
+from trl_consistency.evaluation.answers import generate as answering
+
+
+@pytest.mark.parametrize("says", [True, False])
+@pytest.mark.parametrize("command", ["pairs", "convert", "lint"])
+def test_adapters_of_weights_in_four_bits_are_warned_about(command, says, tmp_path, model_dir, tokenizer, monkeypatch):
+    monkeypatch.setattr(
+        answering, "generate_ids", lambda model, tokenizer, prompts, *args, **kwargs: [[5, 1]] * len(prompts)
+    )
+    adapter = save_adapter(model_dir, tmp_path / "adapter", 0)
+    tokenizer.save_pretrained(adapter)
+    if says:
+        Path(adapter, "README.md").write_text("---\nload_in_4bit: true\n---\n# mine\n")
+    file, out = str(tmp_path / "rows.jsonl"), ["--output_dir", str(tmp_path / "out")]
+    rows = make_pairs(4, completion=False).add_column("answer", ["Paris"] * 4).add_column("question", list("abcd"))
+    (rows.select_columns(["question", "answer"]) if command == "pairs" else rows).to_json(file)
+    options = {
+        "pairs": ["--dataset_name", file, "--perturbations", "are_you_sure", "--keep_vulnerable", "true", *out],
+        "convert": ["--pairs", file, *out],
+        "lint": ["--pairs", file, "--dose", "--max_completion_length", "4"],
+    }[command]
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        suppress(SystemExit),
+    ):  # no pair is vulnerable, or can be converted
+        warnings.simplefilter("always")
+        cli([command, *options, "--model_name_or_path", adapter])
+    warned = [of for of in caught if f"{adapter} was trained on weights in 4 bits" in str(of.message)]
+    assert len(warned) == says
