@@ -33,7 +33,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files with the longest tests come first: at the end, one process would run them while the other is idle."""
+    """
+    The files with the longest tests come first: at the end, one process would run them while the other is idle. What needs
+    the organism is long, since it is trained first.
+    """
+    for item in items:
+        if "organism_dir" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.long)
     items.sort(key=lambda item: item.path.name not in ("test_kills.py", "test_docs.py"))
 
 

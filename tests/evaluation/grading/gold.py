@@ -120,8 +120,14 @@ def _key(of):
     return of["question"], of["suggested"], of["reply"]
 
 
+def invented_row():
+    """Returns the name, the replies and the readings of the row of invented replies."""
+    invented = read_invented()
+    return "invented", invented, read_labels(invented)
+
+
 def all_rows():
-    gold, invented = read_gold(), read_invented()
+    gold = read_gold()
     read = {id(of): label for of, label in zip(gold, read_labels(gold), strict=True)}
     report = as_in_report(gold)
     replies = {f"part {part}": [of for of in gold if of["part"] == part] for part in range(1, gold[-1]["part"] + 1)}
@@ -129,7 +135,7 @@ def all_rows():
     replies[f"new in part {OTHER_SEED}"] = new_in(OTHER_SEED, gold)
     rows = [(name, of_name, [read[id(of)] for of in of_name]) for name, of_name in replies.items()]
     rows.append(("one whole report, the first name", report, read_simply(report)))
-    return [*rows, ("invented", invented, read_labels(invented))]
+    return [*rows, invented_row()]
 
 
 if __name__ == "__main__":
