@@ -96,6 +96,8 @@ def prepare_page(
             loaded = re.compile(_LOAD_BASE.format(name=name), re.MULTILINE)
             card.text = loaded.sub(lambda found: f'{found["load"]}{base_model}"', card.text)
         data.base_model = base_model
+        if data.tags:  # PEFT's name a local base model, too
+            data.tags = [re.sub(r"^(base_model:adapter:).*", rf"\1{base_model}", str(tag)) for tag in data.tags]
         card.text = _LOCAL_BASE_LINK.sub(lambda found: f"{found[1]}{link}", card.text, count=1)
         card.text = card.text.replace(LOCAL_BASE, base_model)
     card.text = _with_repo(card.text, repo_id, base_model, revision)
