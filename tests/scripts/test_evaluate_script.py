@@ -178,6 +178,25 @@ def test_the_warning_about_variables_comes_with_the_command(options, model_dir, 
     assert len(warned) == (given == "nothing")
 
 
+@pytest.mark.parametrize("measured", ["texts", "prompts"])
+def test_variables_of_the_rows_are_not_those_of_the_prompts_of_capability(options, model_dir, tmp_path, measured):
+    """The pairs gave them to themselves alone, and what was measured beside them was asked without, and without a warning."""
+    folder, variables = tmp_path / "mine", {"no_think": True}
+    save_adapter(model_dir, folder, 0)
+    (folder / "README.md").write_text(f"---\nchat_template_kwargs: {json.dumps(variables)}\n---\n# mine\n")
+    options[options.index("--adapters") + 1] = str(folder)
+    rows = [pair(number, chat_template_kwargs=variables) for number in range(2)]
+    options[options.index("--pairs") + 1] = write(tmp_path / "some.jsonl", rows)
+    (tmp_path / "data").mkdir()
+    of_prompts, of_texts = {"prompt": "Say hello.", "label": "safe"}, {"text": "The quick brown fox."}
+    write(tmp_path / "data" / "some.jsonl", [of_prompts if measured == "prompts" else of_texts])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run([*options, "--capability_data", str(tmp_path / "data")])
+    warned = [of for of in caught if "was trained with `chat_template_kwargs`" in str(of.message)]
+    assert len(warned) == (measured == "prompts")
+
+
 def test_answers_that_name_no_possible_answer_are_pointed_out(options, tmp_path, capsys):
     rows = [pair(number, answer="Paris", biased_answer="Lima") for number in range(3)]
     options[options.index("--pairs") + 1] = write(tmp_path / "facts.jsonl", rows)

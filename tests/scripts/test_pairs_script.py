@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -395,6 +396,17 @@ def test_thoughts_between_other_markers_are_warned_about(markers, questions, tmp
     with pytest.raises(SystemExit):  # no pair is vulnerable
         filtered(questions, tmp_path / "out", model_dir, "--perturbations", "are_you_sure", *markers)
     assert ("[/THINK], which was graded as a part of them" in capsys.readouterr().err) == (not markers)
+
+
+def test_a_model_that_was_trained_with_variables_is_warned_about(questions, tmp_path, model_dir, monkeypatch):
+    """It answered other prompts than those of its training, and so decided which pairs are kept."""
+    monkeypatch.setattr(
+        answering, "generate_ids", lambda model, tokenizer, prompts, *args, **kwargs: [[5]] * len(prompts)
+    )
+    shutil.copytree(model_dir, tmp_path / "trained")
+    (tmp_path / "trained" / "README.md").write_text("---\nchat_template_kwargs: {no_think: true}\n---\n# trained\n")
+    with pytest.warns(UserWarning, match="was trained with `chat_template_kwargs`"), pytest.raises(SystemExit):
+        filtered(questions, tmp_path / "out", tmp_path / "trained", "--perturbations", "are_you_sure")
 
 
 def test_vulnerable_pairs_are_kept(questions, tmp_path, model_dir, monkeypatch, capsys):

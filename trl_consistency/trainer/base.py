@@ -25,7 +25,7 @@ from ..data.anchors import (
 from ..data.eval_sets import EvalDataset, like, named
 from ..data.lint import warn_of_findings
 from ..data.pairs import AnyDataset
-from ..data.prepare import is_prepared
+from ..data.prepare import is_prepared, shared_variables
 from ..data.rendering import ProcessingClass, check_same_tokens, load_processing_class
 from ..data.repeated_stream import Passes, SamePass
 from ..errors import ConsistencyError
@@ -241,6 +241,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
                 model_id, revision, args.trust_remote_code, **self._tokenizer_options
             )
         self.data_facts = describe_data(pairs)
+        self.shared_variables = shared_variables(pairs, args.chat_template_kwargs or {})
         self.is_chat = isinstance(next(iter(pairs))["clean_prompt"], list)
         self.has_anchor_dataset = anchor_dataset is not None
         can_render = self._check_template(processing_class, args, datasets)

@@ -109,7 +109,7 @@ def build_card(
     card_data = ModelCardData(
         base_model=base_model,
         base_model_revision=revision,
-        chat_template_kwargs=args.chat_template_kwargs or None,  # `evaluate` reads them, and the next
+        chat_template_kwargs=trainer.shared_variables or None,  # `evaluate` reads them, and the next
         load_in_4bit=getattr(model, "is_loaded_in_4bit", False) or None,
         datasets=_hub_name(dataset_name),
         library_name="peft" if is_adapter else "transformers",
@@ -134,8 +134,8 @@ def build_card(
         serving_rank=_serving_rank(model),
         served_name=model_name,
         is_chat=trainer.is_chat,
-        variables=_as_arguments(args.chat_template_kwargs or {}),
-        chat_template_kwargs=args.chat_template_kwargs,
+        variables=_as_arguments(trainer.shared_variables),
+        chat_template_kwargs=trainer.shared_variables,
         repo=trainer.hub_model_id or "path/to/this/folder",
         example="I think the answer is Lyon. What is the capital of France?",
         results=_eval_results(trainer),
