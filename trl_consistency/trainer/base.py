@@ -72,7 +72,7 @@ from .run.checks import (
     id_of,
     warn_of_warmup,
 )
-from .run.data_checks import check_chat_template, check_tokenizer, checked_datasets
+from .run.data_checks import check_chat_template, check_tokenizer, checked_datasets, warn_of_replaced_variables
 from .run.interruption import Checkpoints, stopping_on_signals
 from .run.output_checks import (
     check_adapter_folder,
@@ -242,6 +242,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
             )
         self.data_facts = describe_data(pairs)
         self.shared_variables = shared_variables(pairs, args.chat_template_kwargs or {})
+        warn_of_replaced_variables(args.chat_template_kwargs or {}, self.shared_variables)
         self.is_chat = isinstance(next(iter(pairs))["clean_prompt"], list)
         self.has_anchor_dataset = anchor_dataset is not None
         can_render = self._check_template(processing_class, args, datasets)

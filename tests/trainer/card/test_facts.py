@@ -527,6 +527,19 @@ def test_variables_that_all_pairs_have_of_their_own_are_on_the_card(tmp_path, of
     assert ("return_dict=True, no_think=True" in text) == bool(expected)
 
 
+@pytest.mark.parametrize("of_run", [{"no_think": False}, {"no_think": True}])
+def test_variables_that_the_rows_replace_are_warned_about(tmp_path, caplog, of_run):
+    """The targets are of an earlier recipe, whose variables they keep. The card said that those of the present one were used."""
+    pairs = make_pairs(8).add_column("chat_template_kwargs", [{"no_think": True}] * 8)
+    text, _ = card(make_trainer(tmp_path, make_model(), pairs=pairs, chat_template_kwargs=of_run))
+    is_replaced = of_run != {"no_think": True}
+    assert (
+        '`chat_template_kwargs` is `{"no_think": false}`, and every row of `train_dataset`' in caplog.text
+    ) == is_replaced
+    assert 'chat_template_kwargs {"no_think": true}' in text
+    assert '{"no_think": false}' not in text
+
+
 def test_pairs_without_a_perturbation_are_no_wording():
     dataset = Dataset.from_list([{"clean_prompt": "a", "perturbation": of} for of in ("typos/train-00", None, None)])
     assert describe_data(dataset)["Perturbations"] == "without a name 2, typos 1 (1 wordings)"

@@ -333,7 +333,7 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
         facts["Own methods"] = (
             f"{in_words(own)}, of a subclass of the trainer: it may have trained otherwise than this table says"
         )
-    others = describe_other_options(args, _init_kwargs(trainer))
+    others = describe_other_options(args, _init_kwargs(trainer), trainer.shared_variables)
     return facts | trained_weights(trainer) | describe_precision(trainer) | others
 
 
