@@ -232,10 +232,12 @@ def test_tag_of_a_local_base_model_names_that_on_the_hub(adapter_dir):
     path = adapter_dir / "README.md"
     card = ModelCard.load(path)
     card.data.tags = ["base_model:adapter:/home/me/base", "dpo"]
+    card.data.base_model_weights = "0" * 20  # of the files there
     card.save(path)
     set_config(adapter_dir, base_model_name_or_path="/home/me/base")
     text, metadata = read_card(adapter_dir, base_model="me/base")
     assert metadata["tags"] == ["base_model:adapter:me/base", "dpo"]
+    assert "base_model_weights" not in metadata
     assert "/home/me" not in text
 
 

@@ -39,6 +39,7 @@ from ..folder_lock import locked_folder
 from ..generation.model_identity import answer_cache
 from ..models.checks import context_of
 from ..models.folder_warnings import (
+    warn_of_bases,
     warn_of_ends,
     warn_of_quantization,
     warn_of_revisions,
@@ -131,7 +132,9 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
     warn_of_revisions(args.adapters, args.model_name_or_path, args.model_revision)
     answering = variables_in(sets, template_kwargs)
     sets = render_sets(sets, tokenizer, template_kwargs)  # fails early on faulty rows
-    context = context_of(check_loadable(*source, args.adapters)[2])
+    base, _, config = check_loadable(*source, args.adapters)
+    warn_of_bases([*args.adapters, args.model_name_or_path], base)
+    context = context_of(config)
     check_lengths(sets, context, args.max_completion_length)
     data = None
     if args.capability_data is not None:

@@ -30,6 +30,7 @@ from ..data.rendering import ProcessingClass, check_same_tokens, load_processing
 from ..data.repeated_stream import Passes, SamePass
 from ..errors import ConsistencyError
 from ..files import write_bytes, write_text
+from ..generation.model_identity import weights_digest
 from ..generation.targets import Engine
 from ..log import get_logger
 from ..losses.meter import LossMeter
@@ -299,6 +300,8 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         check_base(self.model, model_id, self.accelerator)
         self.base_weights = base_weights(self.model, has_new_adapter=self._peft_config is not None)
         self.base_checksum = checksum_of(self.model, self.base_weights)
+        has_base = self.is_loaded_by_name and args.should_save and is_peft_model(self.model)
+        self.base_digest = weights_digest(model_id) if has_base else None
         check_trainable(self.model)
         self.base_is_another = is_another_base(model, self.model)
         self.trained_weights = describe_weights(self.model, self.base_is_another)

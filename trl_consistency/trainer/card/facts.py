@@ -20,6 +20,7 @@ from ...data.prepare import needs_targets
 from ...data.rendering import has_equal_prompts
 from ...data.repeats import first_rows
 from ...errors import ConsistencyError
+from ...generation.model_identity import BASE_WEIGHTS
 from ...passes.blocks import base_model, find_blocks
 from ...rollouts.adapter_sync import check_adapter, engine_rank
 from ...smollm2.checkpoint import HUB_NAME, origin_of
@@ -111,6 +112,7 @@ def build_card(
         base_model_revision=revision,
         chat_template_kwargs=trainer.shared_variables or None,  # `evaluate` reads them, and the next
         load_in_4bit=getattr(model, "is_loaded_in_4bit", False) or None,
+        **({BASE_WEIGHTS: trainer.base_digest} if is_adapter else {}),
         datasets=_hub_name(dataset_name),
         library_name="peft" if is_adapter else "transformers",
         model_name=model_name,
