@@ -227,6 +227,20 @@ def test_local_base_model_is_named(adapter_dir):
     assert "An adapter for [me/base](https://huggingface.co/me/base), from `me/bct`" in text
 
 
+def test_tag_of_a_local_base_model_names_that_on_the_hub(adapter_dir):
+    """PEFT writes the base model into a tag of its cards, too: a path of this machine was sent."""
+    path = adapter_dir / "README.md"
+    card = ModelCard.load(path)
+    card.data.tags = ["base_model:adapter:/home/me/base", "dpo"]
+    card.data.base_model_weights = "0" * 20  # of the files there
+    card.save(path)
+    set_config(adapter_dir, base_model_name_or_path="/home/me/base")
+    text, metadata = read_card(adapter_dir, base_model="me/base")
+    assert metadata["tags"] == ["base_model:adapter:me/base", "dpo"]
+    assert "base_model_weights" not in metadata
+    assert "/home/me" not in text
+
+
 def test_other_mentions_of_local_models_stay(adapter_dir):
     """The first one became the base model: "The judge was Qwen3-4B"."""
     path = adapter_dir / "README.md"

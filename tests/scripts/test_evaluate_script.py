@@ -12,14 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from peft import PeftModel
+from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from tests.helpers.commands import launched
 from tests.helpers.evaluate_command import answers_in, pair, save_adapter, user, write
-from tests.helpers.models import make_model
+from tests.helpers.models import make_config, make_model, make_pairs
 from tests.helpers.naive_answers import naive_answer
+from trl_consistency import ConsistencyTrainer
 from trl_consistency.generation import targets
 from trl_consistency.models.folder_warnings import warn_of_templates, warn_of_variables
 from trl_consistency.models.loading import check_adapters
@@ -88,6 +89,29 @@ def test_an_adapter_of_another_base_model_is_warned_about(options, model_dir, ad
             warnings.simplefilter("always")
             check_adapters([str(folder)], str(model_dir))
         assert any("was trained on nobody/other" in str(warning.message) for warning in caught) == warned
+
+
+@pytest.mark.parametrize("way", ["beside its base", "alone"])
+@pytest.mark.parametrize("is_changed", [True, False])
+def test_a_base_model_that_was_changed_since_the_training_is_warned_about(
+    options, model_dir, tmp_path, is_changed, way
+):
+    """Another training had written to its folder, and nothing said that the adapter was measured on another model than its own."""
+    base, mine = tmp_path / "models" / "sft", tmp_path / "mine"
+    shutil.copytree(model_dir, base)
+    adapter = LoraConfig(r=2, target_modules=["q_proj"])
+    trainer = ConsistencyTrainer(str(base), args=make_config(mine), train_dataset=make_pairs(4), peft_config=adapter)
+    trainer.save_model()
+    if is_changed:
+        make_model(seed=5).save_pretrained(base)
+    options[options.index("--model_name_or_path") + 1] = str(base if way == "beside its base" else mine)
+    at = options.index("--adapters")
+    options[at : at + 2] = ["--adapters", str(mine)] if way == "beside its base" else []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run(options)
+    warned = [str(of.message) for of in caught if "has other weights now" in str(of.message)]
+    assert len(warned) == is_changed
 
 
 @pytest.mark.parametrize(
@@ -176,6 +200,25 @@ def test_the_warning_about_variables_comes_with_the_command(options, model_dir, 
         run(options)
     warned = [of for of in caught if "was trained with `chat_template_kwargs`" in str(of.message)]
     assert len(warned) == (given == "nothing")
+
+
+@pytest.mark.parametrize("measured", ["texts", "prompts"])
+def test_variables_of_the_rows_are_not_those_of_the_prompts_of_capability(options, model_dir, tmp_path, measured):
+    """The pairs gave them to themselves alone, and what was measured beside them was asked without, and without a warning."""
+    folder, variables = tmp_path / "mine", {"no_think": True}
+    save_adapter(model_dir, folder, 0)
+    (folder / "README.md").write_text(f"---\nchat_template_kwargs: {json.dumps(variables)}\n---\n# mine\n")
+    options[options.index("--adapters") + 1] = str(folder)
+    rows = [pair(number, chat_template_kwargs=variables) for number in range(2)]
+    options[options.index("--pairs") + 1] = write(tmp_path / "some.jsonl", rows)
+    (tmp_path / "data").mkdir()
+    of_prompts, of_texts = {"prompt": "Say hello.", "label": "safe"}, {"text": "The quick brown fox."}
+    write(tmp_path / "data" / "some.jsonl", [of_prompts if measured == "prompts" else of_texts])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run([*options, "--capability_data", str(tmp_path / "data")])
+    warned = [of for of in caught if "was trained with `chat_template_kwargs`" in str(of.message)]
+    assert len(warned) == (measured == "prompts")
 
 
 def test_answers_that_name_no_possible_answer_are_pointed_out(options, tmp_path, capsys):

@@ -213,6 +213,17 @@ def variables_of(row: Mapping[str, Any], of_run: dict[str, Any]) -> dict[str, An
     return {**of_run, **without_none(parse_json_column(row.get("chat_template_kwargs")) or {})}
 
 
+def shared_variables(dataset: AnyDataset, of_run: dict[str, Any]) -> dict[str, Any]:
+    """Returns the template variables that all rows were rendered with alike. Of a stream, the run's."""
+    if isinstance(dataset, IterableDataset) or "chat_template_kwargs" not in dataset.column_names:
+        return of_run
+    rows = (variables_of(row, of_run) for row in dataset.select_columns(["chat_template_kwargs"]))
+    shared = next(rows, of_run)
+    for own in rows:
+        shared = {name: value for name, value in shared.items() if name in own and own[name] == value}
+    return shared
+
+
 def _warn_of_unknown(name: str, rows: str, words: int) -> None:
     logger.warning(f"`{name}`: {say_unknown(rows, words)}")
 

@@ -97,6 +97,11 @@ class CapabilityData:
     sets: Mapping[str, ItemSet]
     left_out: list[str] = field(default_factory=list)
 
+    @property
+    def has_prompts(self) -> bool:
+        """Whether some of it goes through the chat template."""
+        return any(of_set.kind == "prompts" for of_set in self.sets.values())
+
     def check_lengths(
         self, tokenizer: ProcessingClass, context: int | None, template_kwargs: dict[str, Any] | None = None
     ) -> None:

@@ -44,6 +44,7 @@ OF_NO_EFFECT = (
     *("_name_or_path", "_commit_hash", "transformers_version", "dtype", "torch_dtype", "use_cache"),
     *("output_router_logits", "router_aux_loss_coef"),
 )
+BASE_WEIGHTS = "base_model_weights"  # the key of a card's metadata with the digest of a local base model
 OF_ADAPTERS = ("base_model_name_or_path", "revision", "inference_mode", "peft_version")
 
 
@@ -106,6 +107,11 @@ def files_identity(folder: str | Path) -> dict[str, str]:
         if paths:
             identity[kind] = digest_of({str(path.relative_to(folder)): file_digest(path) for path in paths})
     return identity
+
+
+def weights_digest(folder: str | Path) -> str | None:
+    """Returns a digest of the weights in a local folder, or None if there are none."""
+    return files_identity(folder).get("weights") if Path(folder).is_dir() else None
 
 
 def _folder(model: Any, config: Any, revision: str | None) -> Path | None:

@@ -216,7 +216,10 @@ class ServerClient(BoundedClient):
             return
         said = f"The vLLM server at {self.base_url} serves {loaded}, and the model is {model}."
         if loaded.startswith(("/", ".")):
-            logger.warning(f"{said} Only you can tell whether that folder holds the same model.")
+            logger.warning(
+                f"{said} Only you can tell whether that folder holds the same model. If not, start the server with it, and delete "
+                "`_answers` or `_targets` in the output folder: the answers that are kept there would be used again."
+            )
             return
         raise ConsistencyError(
             f"{said} Its answers would be another model's. Start it with that model. If it has the same one under another name, start it with "

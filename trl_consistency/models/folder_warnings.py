@@ -24,6 +24,7 @@ from ..data.rendering import (
     get_tokenizer,
 )
 from ..escaping import printable
+from ..generation.model_identity import BASE_WEIGHTS, weights_digest
 from ..generation.options import end_tokens
 from ..weight_files import folder_of
 from .embedded_models import resolve_model
@@ -79,6 +80,21 @@ def warn_of_revisions(paths: Sequence[str], base_model: str, revision: str | Non
                 printable(
                     f"`adapters`: {path} was trained on {base_model} at the revision {own}, and is measured at {folder.name}. Give "
                     "`model_revision`, unless that is the same model."
+                )
+            )
+
+
+def warn_of_bases(paths: Sequence[str], base_model: str) -> None:
+    """Warns of adapters that were trained on other weights than those that the local folder of their base model has now."""
+    folder = Path(resolve_model(base_model))
+    trained = {path: _card_data(Path(path)).get(BASE_WEIGHTS) for path in paths if is_adapter_folder(path)}
+    now = weights_digest(folder) if any(trained.values()) else None
+    for path, digest in trained.items():
+        if digest is not None and now is not None and digest != now:
+            warnings.warn(
+                printable(
+                    f"{path} was trained on a base model in a folder, and {base_model} has other weights now: it is not measured on the "
+                    "model that it was trained on. Train it again, or put the earlier weights back."
                 )
             )
 

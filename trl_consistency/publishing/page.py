@@ -14,6 +14,7 @@ from huggingface_hub.utils import validate_repo_id
 
 from ..errors import ConsistencyError, one_line
 from ..files import write_text
+from ..generation.model_identity import BASE_WEIGHTS
 from ..json_files import no_number
 from ..smollm2.checkpoint import HUB_NAME, origin_of
 from ..weight_files import ADAPTER_CONFIG, shapes_in
@@ -77,6 +78,7 @@ def prepare_page(
         config["base_model_name_or_path"] = base_model
         if named != base_model:
             config["revision"] = None
+            data.pop(BASE_WEIGHTS, None)  # of the folder
         elif not config.get("revision") and data.get("base_model") in (base_model, [base_model]):
             config["revision"] = data.get("base_model_revision")
         changed[ADAPTER_CONFIG] = (json.dumps(config, indent=2, sort_keys=True)).encode()
@@ -96,6 +98,8 @@ def prepare_page(
             loaded = re.compile(_LOAD_BASE.format(name=name), re.MULTILINE)
             card.text = loaded.sub(lambda found: f'{found["load"]}{base_model}"', card.text)
         data.base_model = base_model
+        if data.tags:  # PEFT's name a local base model, too
+            data.tags = [re.sub(r"^(base_model:adapter:).*", rf"\1{base_model}", str(tag)) for tag in data.tags]
         card.text = _LOCAL_BASE_LINK.sub(lambda found: f"{found[1]}{link}", card.text, count=1)
         card.text = card.text.replace(LOCAL_BASE, base_model)
     card.text = _with_repo(card.text, repo_id, base_model, revision)

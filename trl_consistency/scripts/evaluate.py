@@ -39,6 +39,7 @@ from ..folder_lock import locked_folder
 from ..generation.model_identity import answer_cache
 from ..models.checks import context_of
 from ..models.folder_warnings import (
+    warn_of_bases,
     warn_of_ends,
     warn_of_quantization,
     warn_of_revisions,
@@ -129,14 +130,19 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
     tokenizer = load_tokenizer(*source)
     warn_of_templates(args.adapters, tokenizer)
     warn_of_revisions(args.adapters, args.model_name_or_path, args.model_revision)
-    warn_of_variables([*args.adapters, args.model_name_or_path], variables_in(sets, template_kwargs))
+    answering = variables_in(sets, template_kwargs)
     sets = render_sets(sets, tokenizer, template_kwargs)  # fails early on faulty rows
-    context = context_of(check_loadable(*source, args.adapters)[2])
+    base, _, config = check_loadable(*source, args.adapters)
+    warn_of_bases([*args.adapters, args.model_name_or_path], base)
+    context = context_of(config)
     check_lengths(sets, context, args.max_completion_length)
     data = None
     if args.capability_data is not None:
         limit = args.capability_limit
         data = load_capability(args.capability_data, limit, args.seed, tokenizer, context, template_kwargs)
+    if args.suites or (data is not None and data.has_prompts):  # which have no variables of their own, as rows may
+        answering.append(template_kwargs)
+    warn_of_variables([*args.adapters, args.model_name_or_path], answering)
     found, capability, scores = _answer(args, template_kwargs, sets, data, adapters)
     PartialState().wait_for_everyone()  # the last barrier, unless the judge is loaded here: judging may take hours
     if args.judge_model and judge is None:

@@ -22,13 +22,14 @@ from ..evaluation.suites.scores import SuiteScore
 from ..files import write_text
 from ..folder_lock import locked_folder
 from ..models.folder_warnings import (
+    warn_of_bases,
     warn_of_ends,
     warn_of_quantization,
     warn_of_revisions,
     warn_of_templates,
     warn_of_variables,
 )
-from ..models.loading import BASE, check_adapters, load_model, name_models
+from ..models.loading import BASE, check_adapters, check_loadable, load_model, name_models
 from ..trainer.run.output_checks import check_output_dir
 from .evaluation_files import shown_judge, shown_name, suite_results, suite_tables, tables_text
 from .json_output import one_object
@@ -79,6 +80,7 @@ def main(args: SuitesArguments) -> dict[str, Any]:
     with locked_folder(args.output_dir):
         check_output_dir(args.output_dir)
         model, processing_class = load_model(args.model_name_or_path, args.model_revision)
+        warn_of_bases([*args.adapters, args.model_name_or_path], check_loadable(args.model_name_or_path)[0])
         warn_of_templates(args.adapters, processing_class)
         warn_of_revisions(args.adapters, args.model_name_or_path, args.model_revision)
         warn_of_variables([*args.adapters, args.model_name_or_path], [template_kwargs])

@@ -25,11 +25,12 @@ from ..data.anchors import (
 from ..data.eval_sets import EvalDataset, like, named
 from ..data.lint import warn_of_findings
 from ..data.pairs import AnyDataset
-from ..data.prepare import is_prepared
+from ..data.prepare import is_prepared, shared_variables
 from ..data.rendering import ProcessingClass, check_same_tokens, load_processing_class
 from ..data.repeated_stream import Passes, SamePass
 from ..errors import ConsistencyError
 from ..files import write_bytes, write_text
+from ..generation.model_identity import weights_digest
 from ..generation.targets import Engine
 from ..log import get_logger
 from ..losses.meter import LossMeter
@@ -72,7 +73,7 @@ from .run.checks import (
     id_of,
     warn_of_warmup,
 )
-from .run.data_checks import check_chat_template, check_tokenizer, checked_datasets
+from .run.data_checks import check_chat_template, check_tokenizer, checked_datasets, warn_of_replaced_variables
 from .run.interruption import Checkpoints, stopping_on_signals
 from .run.output_checks import (
     check_adapter_folder,
@@ -241,6 +242,8 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
                 model_id, revision, args.trust_remote_code, **self._tokenizer_options
             )
         self.data_facts = describe_data(pairs)
+        self.shared_variables = shared_variables(pairs, args.chat_template_kwargs or {})
+        warn_of_replaced_variables(args.chat_template_kwargs or {}, self.shared_variables)
         self.is_chat = isinstance(next(iter(pairs))["clean_prompt"], list)
         self.has_anchor_dataset = anchor_dataset is not None
         can_render = self._check_template(processing_class, args, datasets)
@@ -297,6 +300,8 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         check_base(self.model, model_id, self.accelerator)
         self.base_weights = base_weights(self.model, has_new_adapter=self._peft_config is not None)
         self.base_checksum = checksum_of(self.model, self.base_weights)
+        has_base = self.is_loaded_by_name and args.should_save and is_peft_model(self.model)
+        self.base_digest = weights_digest(model_id) if has_base else None
         check_trainable(self.model)
         self.base_is_another = is_another_base(model, self.model)
         self.trained_weights = describe_weights(self.model, self.base_is_another)

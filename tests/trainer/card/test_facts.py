@@ -509,6 +509,37 @@ def test_variables_of_the_chat_template_are_in_metadata_and_example(tmp_path, va
     assert ('the variables of the chat template are `{"no_think": true}`, as in training' in text) == bool(variables)
 
 
+@pytest.mark.parametrize(
+    ("of_rows", "of_run", "expected"),
+    [
+        ([{"no_think": True}] * 8, None, {"no_think": True}),
+        (['{"no_think": true}'] * 8, None, {"no_think": True}),
+        ([{"no_think": True}] * 7 + [None], None, None),
+        ([{"no_think": True}] * 7 + [None], {"no_think": True}, {"no_think": True}),
+        ([{"no_think": False}] * 7 + [None], {"no_think": True}, None),
+    ],
+)
+def test_variables_that_all_pairs_have_of_their_own_are_on_the_card(tmp_path, of_rows, of_run, expected):
+    """`targets` writes them into each row. The example, and `evaluate`, which reads the metadata, left them out."""
+    pairs = make_pairs(8).add_column("chat_template_kwargs", of_rows)
+    text, metadata = card(make_trainer(tmp_path, make_model(), pairs=pairs, chat_template_kwargs=of_run))
+    assert metadata.get("chat_template_kwargs") == expected
+    assert ("return_dict=True, no_think=True" in text) == bool(expected)
+
+
+@pytest.mark.parametrize("of_run", [{"no_think": False}, {"no_think": True}])
+def test_variables_that_the_rows_replace_are_warned_about(tmp_path, caplog, of_run):
+    """The targets are of an earlier recipe, whose variables they keep. The card said that those of the present one were used."""
+    pairs = make_pairs(8).add_column("chat_template_kwargs", [{"no_think": True}] * 8)
+    text, _ = card(make_trainer(tmp_path, make_model(), pairs=pairs, chat_template_kwargs=of_run))
+    is_replaced = of_run != {"no_think": True}
+    assert (
+        '`chat_template_kwargs` is `{"no_think": false}`, and every row of `train_dataset`' in caplog.text
+    ) == is_replaced
+    assert 'chat_template_kwargs {"no_think": true}' in text
+    assert '{"no_think": false}' not in text
+
+
 def test_pairs_without_a_perturbation_are_no_wording():
     dataset = Dataset.from_list([{"clean_prompt": "a", "perturbation": of} for of in ("typos/train-00", None, None)])
     assert describe_data(dataset)["Perturbations"] == "without a name 2, typos 1 (1 wordings)"

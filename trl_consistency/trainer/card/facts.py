@@ -20,6 +20,7 @@ from ...data.prepare import needs_targets
 from ...data.rendering import has_equal_prompts
 from ...data.repeats import first_rows
 from ...errors import ConsistencyError
+from ...generation.model_identity import BASE_WEIGHTS
 from ...passes.blocks import base_model, find_blocks
 from ...rollouts.adapter_sync import check_adapter, engine_rank
 from ...smollm2.checkpoint import HUB_NAME, origin_of
@@ -109,8 +110,9 @@ def build_card(
     card_data = ModelCardData(
         base_model=base_model,
         base_model_revision=revision,
-        chat_template_kwargs=args.chat_template_kwargs or None,  # `evaluate` reads them, and the next
+        chat_template_kwargs=trainer.shared_variables or None,  # `evaluate` reads them, and the next
         load_in_4bit=getattr(model, "is_loaded_in_4bit", False) or None,
+        **({BASE_WEIGHTS: trainer.base_digest} if is_adapter else {}),
         datasets=_hub_name(dataset_name),
         library_name="peft" if is_adapter else "transformers",
         model_name=model_name,
@@ -134,8 +136,8 @@ def build_card(
         serving_rank=_serving_rank(model),
         served_name=model_name,
         is_chat=trainer.is_chat,
-        variables=_as_arguments(args.chat_template_kwargs or {}),
-        chat_template_kwargs=args.chat_template_kwargs,
+        variables=_as_arguments(trainer.shared_variables),
+        chat_template_kwargs=trainer.shared_variables,
         repo=trainer.hub_model_id or "path/to/this/folder",
         example="I think the answer is Lyon. What is the capital of France?",
         results=_eval_results(trainer),
@@ -333,7 +335,7 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
         facts["Own methods"] = (
             f"{in_words(own)}, of a subclass of the trainer: it may have trained otherwise than this table says"
         )
-    others = describe_other_options(args, _init_kwargs(trainer))
+    others = describe_other_options(args, _init_kwargs(trainer), trainer.shared_variables)
     return facts | trained_weights(trainer) | describe_precision(trainer) | others
 
 

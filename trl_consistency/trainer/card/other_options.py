@@ -33,13 +33,17 @@ def describe_precision(trainer: Any) -> dict[str, str]:
     return {"Precision": f"weights in {weights}{f', mixed precision {mixed}' if mixed != 'no' else ''}"}
 
 
-def describe_other_options(args: Any, init_kwargs: dict[str, Any] | None = None) -> dict[str, str]:
+def describe_other_options(
+    args: Any, init_kwargs: dict[str, Any] | None = None, variables: dict[str, Any] | None = None
+) -> dict[str, str]:
     """
     Returns the card's fact about options that decide the result, where they differ from their defaults, and about those of the
-    `init_kwargs` by which the model was loaded.
+    `init_kwargs` by which the model was loaded. `variables` are those of the chat template that all rows were rendered with.
     """
     known = {field.name: field for field in fields(args)}
     given = {name: getattr(args, name) for name in DECIDING if name in known}
+    if variables is not None:
+        given["chat_template_kwargs"] = variables or None
     given = {name: value for name, value in given.items() if _plain(value) != _plain(_default(known[name]))}
     if not args.use_vllm:
         given = {name: value for name, value in given.items() if not name.startswith("vllm_")}

@@ -1,5 +1,6 @@
 """Checks the tokenizer, its chat template and the data with the options that they are trained under."""
 
+import json
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -74,6 +75,17 @@ def checked_datasets(
         check_anchor_arguments(anchor_dataset, datasets["train_dataset"], args.anchor_ratio)
         datasets["anchor_dataset"] = anchor_rows(anchor_dataset)
     return datasets
+
+
+def warn_of_replaced_variables(of_run: dict[str, Any], shared: dict[str, Any]) -> None:
+    """Logs a warning if all rows have other values of the template variables of a run, which change nothing then."""
+    replaced = {name: value for name, value in of_run.items() if name in shared and shared[name] != value}
+    if replaced:
+        own = {name: shared[name] for name in replaced}
+        logger.warning(
+            f"`chat_template_kwargs` is `{json.dumps(replaced)}`, and every row of `train_dataset` has `{json.dumps(own)}` of its own, "
+            "which counts. `targets` writes there what the answers were made with. Make them again, or take the option out."
+        )
 
 
 def check_stream(dataset: AnyDataset, name: str) -> None:
