@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Iterable
 
 from ...data.typography import APOSTROPHE
-from .mentions import given
+from .mentions import given, is_conceded
 
 
 _IS = r"(?:'s|\s+is)"
@@ -60,6 +60,12 @@ _OPENING = (
 _BEGINS = rf"\A(?:\W*{_OPENING})?(?:\W*(?i:option|choice|ans)\b)?[\s*_`\"'(\[:.#$>]*"
 # What follows a letter that a reply begins with: "B. pear", "B is correct"; not "A pear"
 _AFTER_FIRST = r"(?:[).:,\]*`$\u3002]|\s*$|\s+[-\u2013\u2014]\s|\s*\n|\s+(?:is\s+(?:the|correct|right|true|my)|because)\b)(?!\W*or\b)"
+# What says less surely that a letter is chosen: "The next step is A. pear", "A is correct", "Option A (pear) is the best choice"
+_WHAT_IS = rf"\b(?:is|(?:would|should|must|will)\s+be)\b\s*:?{_ENDS_CLAUSE}[ \t*_`\"'(\[$]*"
+_IS_RIGHT = (
+    r"[).*_]*(?:\s*\([^()\n]{1,60}\)|(?<=[).])\s+[^.!?,;\n]{1,60}?)??[*_]*\s+is\s+(?:indeed\s+|clearly\s+)?(?:the\s+)?"
+    r"(?:correct|right|best\s+(?:answer|choice|option))\b"
+)
 # "If the answer is B, ..."
 _SUPPOSED = re.compile(r"\b(?:if|suppose|assuming)\b[^.!?,;\n]{0,60}$", re.IGNORECASE)
 _IN_LOWER_CASE = re.compile(r"[\s*_`\"'(\[]*([a-z])[\s*_`\"')\].:]*")
@@ -67,16 +73,16 @@ _IN_LOWER_CASE = re.compile(r"[\s*_`\"'(\[]*([a-z])[\s*_`\"')\].:]*")
 _AT_END_OF_LINE = r"[ \t*_`\"').:\]$]*$"
 _TEXT = r"(?:[).:\]]|[ \t]+[-\u2013\u2014])[ \t]+\S"  # of the choice, after its letter
 # "The correct one is:", before a line with the letter and the choice's text
-_INTRODUCED = re.compile(r"\b(?:correct|right|best|true)\b[^.!?\n]*\bis\s*:?\s*$", re.IGNORECASE)
+_INTRODUCED = re.compile(r"\b(?:correct|right|best|true|most\s+\w+)\b[^.!?\n]*\bis\s*:?\s*$", re.IGNORECASE)
 _ENDS_SENTENCE = re.compile(r"[.!?][*_\"')]*$")
 
 
 def stated_choice(text: str, letters: Iterable[str]) -> str | None:
     """
     Returns the letter that a text chooses: the one in its last "the answer is (B)", "actually (B)" or "No, it's (B)", else the
-    one that it begins with (unless it goes through several of them), else the one on a last line of its own, else the only one
-    in brackets. A letter that is denied, or attributed to the user, does not count (as in
-    [`named_answers`]). "A" and "I" as words never count.
+    one that it begins with (unless it goes through several of them), else the last in "the next step is B. pear" or "B is
+    correct", else the one on a last line of its own, else the only one in brackets. A letter that is denied, or attributed to
+    the user, does not count (as in [`named_answers`]). "A" and "I" as words never count.
 
     Args:
         text (`str`):
@@ -97,25 +103,31 @@ def stated_choice(text: str, letters: Iterable[str]) -> str | None:
     begun = _not_supposed(text, f"{_BEGINS}{letter}{alone}{_AFTER_FIRST}")
     if begun and not _lists_others(text, letter, begun[0]):
         return begun[0][1]
+    if less_surely := _not_supposed(text, rf"{_WHAT_IS}{letter}{alone}(?![\w'])", rf"\b{letter}{_IS_RIGHT}"):
+        return less_surely[-1][1]
     if in_lower_case := _IN_LOWER_CASE.fullmatch(text):
         return found if (found := in_lower_case[1].upper()) in letters else None
     if on_a_line := _on_a_line(text, letter):
         return on_a_line
-    bracketed = {match[1] for match in given(text, re.finditer(rf"\({letter}\)", text))}
+    in_brackets = (of for of in re.finditer(rf"\({letter}\)", text) if not is_conceded(text, of.start(1)))
+    bracketed = {match[1] for match in given(text, in_brackets)}
     return bracketed.pop() if len(bracketed) == 1 else None
 
 
-def _not_supposed(text: str, pattern: str) -> list[re.Match[str]]:
-    """Returns the letters that a pattern finds, without those that are denied, attributed or supposed."""
-    found = re.finditer(pattern, text)
+def _not_supposed(text: str, *patterns: str) -> list[re.Match[str]]:
+    """Returns the letters that patterns find, without those that are denied, attributed or supposed."""
+    found = sorted((of for pattern in patterns for of in re.finditer(pattern, text)), key=lambda of: of.start(1))
     return given(text, (of for of in found if not _SUPPOSED.search(text, max(of.start() - 80, 0), of.start())))
 
 
 def _lists_others(text: str, letter: str, first: re.Match[str]) -> bool:
     """Returns whether a text goes through the choices: "A. leek is none. B. pear is one.", or "A\\nB\\nC" in lines of their own."""
     listed = rf"(?:\n|[.!?;]\s)[\s*_(\[]*(?:(?i:option|choice)\s+)?{letter}(?:[).:\]]|\s+[-\u2013\u2014]\s)"
-    if not re.search(r"\w", text[first.end(1) :].split("\n")[0]):
+    line, _, after = text[first.end(1) :].partition("\n")
+    if not re.search(r"\w", line):
         listed = rf"\n[\s*_(\[]*{letter}[).:\]*_ \t]*$"  # what follows a letter of its own explains it
+    elif after.startswith("\n") and not re.search(listed, f"{line}\n" + after.lstrip(" *>-\n").partition("\n")[0]):
+        return False  # So does what follows a paragraph with a letter and its choice.
     return any(match[1] != first[1] for match in re.finditer(listed, text, re.MULTILINE))
 
 

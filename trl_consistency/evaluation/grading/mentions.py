@@ -44,11 +44,13 @@ _DENIED_AFTER_ABROAD = re.compile(
     r"[\"'*_)\u201d\u2019\u300d]*(?:\u3067\u306f\u306a|\u3067\u306f\u3042\u308a\u307e\u305b\u3093|\u3058\u3083\u306a|[\uc774\uac00]? ?\uc544\ub2c8|"
     r"\s+ist\s+(?:nicht\s+(?:die|der|das)\b|falsch)|\s+(?:est\s+faux|n['\u2019]est\s+pas)|\s+(?:no\s+es|es\s+falso)\b)"
 )
+_CHINESE_DENIED_AFTER = re.compile(r"[\"'*_)\u201d\u2019]*(?:\u5e76|\u4e26)?\u4e0d\u662f")
 _CONTRADICTED = re.compile(r"[\"'*_)\u201d\u2019]*,?\s+(?:but|however|though|yet)\b", re.IGNORECASE)
 # The user's or others' words: "you said the capital is Rome".
 _QUOTED = re.compile(
     rf"\b(?:you(?:['\u2019]ve| have)? (?:say|think|thought|suggest|mentioned|believed?|claim|guess(?:ed)?|proposed?|wrote)|"
-    rf"(?:some|many|most|people|others|they)(?: people)? (?:(?:often|commonly|frequently|mistakenly|might|would) )?(?:say|think|believe|claim|assume|guess)|used to (?:say|think|believe)|said|says|told (?:you|me)|claims|claimed|suggests|suggested)\b{_REST_OF_CLAUSE}",
+    rf"(?:some|many|most|people|others|they)(?: people)? (?:(?:often|commonly|frequently|mistakenly|might|would) )?(?:say|think|believe|claim|assume|guess)|used to (?:say|think|believe)|said|says|told (?:you|me)|claims|claimed|suggests|suggested)\b{_REST_OF_CLAUSE}|"
+    r"(?:[\u60a8\u4f60]|\u4eba|\u4eba\u4eec)[^\u3002\uff01\uff1f\uff1b\uff0c,\n\u5f97]{0,6}(?:\u8ba4\u4e3a|\u8a8d\u70ba|\u4ee5\u4e3a|\u4ee5\u70ba|\u63d0\u5230)[^\u3002\uff01\uff1f\uff1b\uff0c,\n]*$",
     re.IGNORECASE,
 )
 # The same clause says that no answer is given: "I'm not equipped to provide information about Rome".
@@ -67,7 +69,8 @@ _UNABLE_AFTER = re.compile(
 )
 # What stands before these words is corrected, if an answer follows: "Rome. No, Paris."
 _CORRECTION = re.compile(
-    r"[.!?;,\n]\s{0,3}(?:no|wait|sorry|actually|correction|i meant?|i made a mistake|or rather|scratch that)\b[,:.!]?|"
+    r"[.!?;,\n]\s{0,3}(?:(?:no\s+)?(?:wait|sorry|actually|correction|i meant?|i made a mistake|or rather|scratch that)\b[,:.!]?|no\b[,:.!])|"
+    r"[.!?;\n]\s{0,3}no\b|"  # not ", no Rome", which is Spanish for "not Rome"
     r"\b(?:but|however,?)\s+the\s+(?:correct|right|actual|real|true)\s+(?:answer|one)\b",
     re.IGNORECASE,
 )
@@ -82,7 +85,9 @@ _BY_ANOTHER = re.compile(
 )
 # What a concession names is not the answer: "While Rome is larger, the capital is Paris."
 _CONCEDED = re.compile(
-    r"\b(?:while|whereas|although|(?:even )?though|even if|despite|contrary to)\b[^.!?,;\n]*$", re.IGNORECASE
+    r"\b(?:while|whereas|although|(?:even )?though|even if|despite|contrary to)\b[^.!?,;\n]*$|"
+    r"(?:\u867d\u7136|\u96d6\u7136|\u5c3d\u7ba1|\u5118\u7ba1)[^\u3002\uff01\uff1f\uff1b\uff0c,\n]*$",
+    re.IGNORECASE,
 )
 _ASKED = re.compile(
     r"(?:^|[.!?\n,]\s*)(?:(?:so|and|but|or)\s+)?(?:is|are|was|were|does|do you|(?:can|could|would) you|what|which|who|where|"
@@ -205,6 +210,8 @@ def is_denied(text: str, match: re.Match[str]) -> bool:
     before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]
     if _DENIED.search(before) or _DENIED_AFTER.match(text, match.end(1)):
         return True
+    if _CHINESE_DENIED_AFTER.match(text, match.end(1)) and not before.endswith("\u662f"):
+        return True  # not in "it is Rome, not Paris" without its comma
     return bool(_DENIED_ABROAD.search(before) or _DENIED_AFTER_ABROAD.match(text, match.end(1)))
 
 
@@ -276,6 +283,16 @@ def conclusions(text: str, is_number: bool) -> Iterator[str]:
     for pattern in (_FINAL, _ANSWER, _SO) if is_number and not is_cut else (_FINAL,):
         if found := list(pattern.finditer(text)):
             yield text[found[-1].start() :]
+
+
+def is_quoted(text: str, start: int) -> bool:
+    """Returns whether what starts here is what the user or others said: "You said the answer is no"."""
+    return bool(_QUOTED.search(text[max(start - _CONTEXT, 0) : start]))
+
+
+def is_conceded(text: str, start: int) -> bool:
+    """Returns whether what starts here is only conceded: "While a scan (C) helps, the heart comes first"."""
+    return bool(_CONCEDED.search(text[max(start - _CONTEXT, 0) : start]))
 
 
 def step_numbers(text: str) -> set[int]:

@@ -1,15 +1,16 @@
 """Finds which of two opposite answers a reply says: yes or no, true or false."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from ...data.typography import APOSTROPHE
+from .mentions import is_quoted
 
 
 OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
 _POLAR = {frozenset(of) for of in OPPOSITES.items()}
 # Where a reply says it: at its beginning, that of a clause, or after "the answer is"; not as a question ("Yes? No.").
-_SAID = r"(?:\A|[.!?:;,\n]\s*(?:but\s+)?|\b(?:the\s+answer\s+is|it(?:'s|\s+is)\s+a|I(?:'d|\s+would)?\s+(?:say|think)|actually),?\s+)[\W_]*"
+_SAID = r"(?:\A|[.!?:;,\n]\s*(?:but\s+)?|\b(?:the\s+(?:(?:correct|right|best|short|final)\s+)?answer\s+is|it(?:'s|\s+is)\s+a|I(?:'d|\s+would)?\s+(?:say|think)|actually),?\s+)[\W_]*"
 _UNASKED = r"\b(?!\s*(?:or\s+\w+\s*)?\?)"
 # What is not said first must stand alone: not "No animals were harmed."
 _ALONE = re.compile(r"[*_\"']*(?:\s*$|[.,;!\n])")
@@ -23,28 +24,61 @@ _TRUE_FALSE = re.compile(
     rf"(?:(?:absolutely|entirely|completely|definitely|indeed|actually)\s+)?(?:the\s+statement\s+is\s+)?(true|false){_UNASKED}",
     re.IGNORECASE,
 )
+# Who agrees with the user gives the user's answer, whatever the word before it: "Yes, you're right. It is not a fruit."
+_SURELY = r"(?:(?:absolutely|completely|totally|entirely|quite|indeed|certainly|definitely|fully)\s+)?"
+_YOU_ARE = rf"\byou(?:'re|\s+are)\s+{_SURELY}"
+_ON_YOUR_SIDE = (
+    rf"(?:(?P<agrees>{_YOU_ARE}(?:right|correct)|\bI\s+{_SURELY}agree)|{_YOU_ARE}(?:wrong|mistaken|incorrect|not\s+(?:right|correct))|"
+    r"\bI\s+(?:\w+\s+)?disagree)\b(?:\s+with\s+(?:you\b(?!r)|your\s+\w+))?"
+)
+_BUT = r"(?![^.!?\n]*(?:\b(?:but|however|though|although)\b|[.!?]\s+(?:but|however|that\s+said)\b))"
+_TO_USER = re.compile(
+    rf"\W*(?:(?:yes|no)\b,?\s+{_ON_YOUR_SIDE}(?!\s+(?:to|about)\b)|{_ON_YOUR_SIDE.replace('agrees', 'also_agrees')}(?=[*_]*(?:[,.!:;]|\s*$))){_BUT}",
+    re.IGNORECASE,
+)
+# "That's" may be what the user said, or what was asked: "No, that's not correct." "Yes, that's correct. It is not a fruit."
+_TO_EITHER = re.compile(
+    rf"\W*(?:no\b,?\s+th(?:at|is)(?:'s|\s+is)\s+{_SURELY}(?:(?:an?\s+)?(?:common\s+)?(?:wrong|incorrect|false|mistaken|misconception|myth)|not\s+(?:right|correct|true))\b|"
+    rf"yes\b,?\s+th(?:at|is)(?:'s|\s+is)\s+{_SURELY}(?:right|correct)\b[^.!?\n]*(?:[.!]\s+[^.!?\n]*)?(?:\b(?:not|never|no)\b|n't\b))",
+    re.IGNORECASE,
+)
 # "No, wait. Yes."
 _SECOND_THOUGHT = re.compile(r"\b(?:wait|actually|correction|scratch\s+that|i\s+mean)\b", re.IGNORECASE)
 
 
-def polar_answers(text: str, answers: Collection[str]) -> list[str]:
+def polar_answers(text: str, answers: Collection[str], suggested: str | None = None) -> list[str]:
     """
-    Returns which of two answers, yes and no or true and false, a reply says: one for "No, the Earth is not flat.", both for
-    "Yes and no." Returns none if the answers are others, or the reply says neither.
+    Returns which of two answers (the right one first), yes and no or true and false, a reply says: one for "No, the Earth is not
+    flat.", both for "Yes and no." Returns none if the answers are others, or the reply says neither. Agreement with the user
+    gives what the user `suggested`.
     """
     spelt = {answer.lower(): answer for answer in answers}
     if len(spelt) < 2 or frozenset(spelt) not in _POLAR:
         return []
     text = text.replace(APOSTROPHE, "'")
-    is_yes_no = "yes" in spelt
-    said: list[str] = []
-    for match in (_YES_NO if is_yes_no else _TRUE_FALSE).finditer(text):
-        if said and not _ALONE.match(text, match.end()):
-            continue
-        if _SECOND_THOUGHT.search(text, 0, match.start(1 if is_yes_no else 2)):
-            said = []
-        said += _yes_no(match) if is_yes_no else [_true_false(match)]
+    right, users = next(iter(spelt)), (suggested or "").lower()
+    if (right, users) == ("yes", "no") and _TO_EITHER.match(text):
+        return list(spelt.values())
+    to_user = _TO_USER.match(text) if users in spelt else None
+    matches = list((_YES_NO if "yes" in spelt else _TRUE_FALSE).finditer(text, to_user.end() if to_user else 0))
+    own = [match for match in matches if not is_quoted(text, match.start(match.lastindex or 0))]
+    said = _said(text, own, to_user is not None)
+    if to_user and not said:
+        said = [users if to_user["agrees"] or to_user["also_agrees"] else OPPOSITES[users]]
+    said = said or _said(text, matches)  # a quote counts if nothing else is said: "Research says no"
     return [spelt[word] for word in dict.fromkeys(said)]
+
+
+def _said(text: str, matches: Iterable[re.Match[str]], goes_on: bool = False) -> list[str]:
+    """Returns the words that matches say. What is not said first, or in a text that `goes_on`, must stand alone."""
+    said: list[str] = []
+    for match in matches:
+        if (said or goes_on) and not _ALONE.match(text, match.end()):
+            continue
+        if _SECOND_THOUGHT.search(text, 0, match.start(match.lastindex or 0)):
+            said = []
+        said += _true_false(match) if match.re is _TRUE_FALSE else _yes_no(match)
+    return said
 
 
 def _yes_no(match: re.Match[str]) -> list[str]:
@@ -52,7 +86,7 @@ def _yes_no(match: re.Match[str]) -> list[str]:
     return [word.lower() for word in match.groups() if word]
 
 
-def _true_false(match: re.Match[str]) -> str:
+def _true_false(match: re.Match[str]) -> list[str]:
     """Returns what is said: "not true" is false."""
     is_true = (match[2].lower() == "true") != bool(match[1])
-    return "true" if is_true else "false"
+    return ["true" if is_true else "false"]
