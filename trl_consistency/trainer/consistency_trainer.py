@@ -154,6 +154,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
     packed: PackedPairs | None = None  # the training pairs, once they are packed
     _rebalancing: Any = None  # the sampler of `train_sampling_strategy: batch_rebalance`
     _unused: Sequence[str] = ()  # trainable weights on which nothing depends that is compared
+    _step_items: Any = None  # what the loss of the present step is divided by; None outside of one
 
     def __init__(
         self,
@@ -448,6 +449,10 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         self._global_counts = dict(zip(self.args.method, gathered.tolist(), strict=True))
         return gathered.sum()  # only tested for None: `compute_loss` divides by the counts above
 
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        with temporarily(self, _step_items=num_items_in_batch):
+            return super().training_step(model, inputs, num_items_in_batch)
+
     def compute_loss(
         self,
         model: nn.Module,
@@ -455,6 +460,10 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
+        if (
+            num_items_in_batch is None
+        ):  # A subclass may not hand it on, and Trainer does not average over the batches of a step.
+            num_items_in_batch = self._step_items
         if self.paired_loss is None:
             return self._supervised_loss(model, inputs, return_outputs, num_items_in_batch)
         losses, watched = self._call_wrapped(model, self.paired_loss, inputs)
