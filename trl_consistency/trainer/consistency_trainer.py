@@ -30,9 +30,10 @@ from ..losses.row_losses import RowLosses, means_of
 from ..losses.supervised import ObservedModel, flat_inputs, supervised_row_losses
 from ..models.checks import has_routers
 from ..models.sharding import gathered, is_sharded
+from ..passes.blocks import base_model
 from ..passes.flat import FlatBatch, prepare_padding_free
 from ..passes.reference import Reference, StartReference
-from ..upstream import OwnState, complete_head
+from ..upstream import OwnState, complete_head, let_copies_run_themselves
 from .base import PairTrainer
 from .callbacks.regeneration import RegenerateTargets
 from .card.facts import paired_facts
@@ -213,6 +214,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
                 peft_config=self._peft_config,
             )
         complete_head(self.model)
+        let_copies_run_themselves(base_model(self.model))
         if self.aux_loss_enabled and not has_routers(self.model.config):
             self.aux_loss_enabled: bool = False
             self.model.config.get_text_config().output_router_logits = False
