@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
-from inspect import signature
-from types import MethodType, SimpleNamespace
+from inspect import getclosurevars, signature
+from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any, TypeVar, cast
 
 import torch
@@ -50,11 +50,13 @@ __all__ = [
     "fsdp2_prepare_model",
     "get_config_model_id",
     "global_then_local_main_first",
+    "let_copies_run_themselves",
     "load_vllm_generation",
     "maybe_gather_lm_head_ctx",
     "pad",
     "prepare_deepspeed",
     "repeat_iterable_dataset",
+    "runs_another",
     "scoring_labels_alone",
     "split_tensor_dict",
     "take_out_autocast",
@@ -181,6 +183,39 @@ def complete_head(model: Any) -> None:
     head = model.get_output_embeddings()
     if isinstance(head, TrainableTokensWrapper):
         head.__dict__["bias"] = getattr(head.original_module, "bias", None)
+
+
+def let_copies_run_themselves(model: Any) -> None:
+    """
+    Has a copy of the model (`copy.deepcopy`) compute with its own weights. Into a model's forward TRL puts its fused head, which calls
+    the forward that was there before, of this model: a copy would answer with this one's weights.
+    """
+    fused, before = _fused_head(model)
+    if before is None or before.__self__ is not model:
+        return
+    plain = before.__func__
+
+    @wraps(type(model).forward)
+    def forward(self: Any, *args: Any, fused_lm_head: bool = False, **kwargs: Any) -> Any:
+        if fused_lm_head:
+            return fused(self, *args, fused_lm_head=True, **kwargs)
+        return plain(self, *args, **kwargs)
+
+    model.forward = MethodType(forward, model)
+
+
+def runs_another(model: Any) -> bool:
+    """Whether a model is a copy of one into whose forward TRL had put its fused head, and computes with that one's weights."""
+    _, before = _fused_head(model)
+    return before is not None and before.__self__ is not model
+
+
+def _fused_head(model: Any) -> tuple[Any, Any]:
+    """Returns the function that TRL put in place of a model's forward, and the forward that it calls; None without one."""
+    patched = vars(model).get("forward")
+    fused = patched.__func__ if isinstance(patched, MethodType) else None
+    before = getclosurevars(fused).nonlocals.get("original_forward") if isinstance(fused, FunctionType) else None
+    return fused, before if isinstance(before, MethodType) else None
 
 
 def load_vllm_generation() -> Any:

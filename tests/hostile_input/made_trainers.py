@@ -1,13 +1,16 @@
 """Hostile input: what is done to a trainer, or to its model, after it was made, and how evaluations are asked for."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from datasets import Dataset
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from torch.utils.data import SequentialSampler
 from transformers import PreTrainedModel, TrainerCallback
+from trl import SFTConfig, SFTTrainer
 
 from tests.helpers.architectures import make
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
@@ -65,6 +68,20 @@ def named_adapter() -> PreTrainedModel:
 class Merging(TrainerCallback):
     def on_train_begin(self, *args: Any, model: Any, **kwargs: Any) -> None:
         model.merge_adapter()
+
+
+class Slowing(TrainerCallback):
+    def on_train_begin(self, args: Any, *others: Any, **kwargs: Any) -> None:
+        args.learning_rate = 1e-6
+
+
+def copy_of_another(room: Room) -> PreTrainedModel:
+    """A copy of a model that TRL's own trainer was made with."""
+    model = make_model()
+    rows = Dataset.from_dict({"prompt": ["a"], "completion": [" b"]})
+    config = SFTConfig(str(room.path / "sft"), use_cpu=True, bf16=False, report_to="none")
+    SFTTrainer(model, config, train_dataset=rows, processing_class=make_tokenizer())
+    return deepcopy(model)
 
 
 CASES: list[Case] = [
@@ -289,6 +306,18 @@ CASES: list[Case] = [
         "A callback that merges the adapter into its base and does not undo it",
         "No step would train the model's adapter: a callback left it merged into its base (`merge_adapter()`). Call …",
         lambda room: made(room, lambda trainer: trainer.add_callback(Merging()), lora=True),
+    ),
+    Case(
+        "learning rate in training",
+        "A callback that changes the learning rate in the options, which the optimizer does not read again",
+        "`args.learning_rate` was 0.01 when the training began, and is 1e-06: it is settled from then on. A callback may not change it. …",
+        lambda room: made(room, lambda trainer: trainer.add_callback(Slowing())),
+    ),
+    Case(
+        "copy of another model",
+        "A copy of a model that `SFTTrainer` was made with, which computes with the weights of that one",
+        "The model is a copy (`copy.deepcopy`) of one that TRL's `SFTTrainer` was made with, and answers with the weights of that one. …",
+        lambda room: room.trainer(model=copy_of_another(room), processing_class=make_tokenizer()),
     ),
     Case(
         "named adapter",

@@ -19,6 +19,7 @@ from trl_consistency import (
     InvalidPairsError,
     OnPolicyConsistencyConfig,
 )
+from trl_consistency.evaluation import evaluate
 from trl_consistency.losses import supervised
 from trl_consistency.objectives import divergence
 from trl_consistency.objectives.divergence import token_scores
@@ -620,3 +621,41 @@ def test_anchors_keep_the_model_where_it_was(tmp_path):
         trainer.train()
         losses_on_anchors.append(trainer.evaluate()["eval_loss"])
     assert losses_on_anchors[1] < 0.2 * losses_on_anchors[0]
+
+
+@pytest.mark.parametrize("lora", [False, True])
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_a_copy_of_the_model_computes_with_its_own_weights(tmp_path, lora, is_trained):
+    """It answered with the weights of the model that it was copied from: before and after a training were the same."""
+    trainer = make_trainer(tmp_path, lora=lora, max_steps=2)
+    if is_trained:
+        trainer.train()
+    ids = torch.arange(3, 20)[None]
+
+    def logits(model):
+        with torch.no_grad():
+            return model.eval()(ids).logits
+
+    copied, before = copy.deepcopy(trainer.model), logits(trainer.model)
+    trainer.train()
+    after = logits(trainer.model)
+    assert (after - before).abs().max() > 1e-2
+    torch.testing.assert_close(logits(copied), before)
+    # It is trained alone, and its original stays as it is.
+    arguments = {"train_dataset": make_pairs(), "processing_class": make_tokenizer()}
+    ConsistencyTrainer(copied, make_config(tmp_path / "2", max_steps=2), **arguments).train()
+    assert (logits(copied) - before).abs().max() > 1e-2
+    torch.testing.assert_close(logits(trainer.model), after)
+
+
+@pytest.mark.parametrize("use", ["train", "evaluate"])
+def test_a_copy_of_a_model_of_sft_trainer_is_refused(tmp_path, use):
+    """Its targets, or the answers that were measured, were those of the model that it was copied from."""
+    model, tokenizer = make_model(), make_tokenizer()
+    rows = Dataset.from_dict({"prompt": ["a"], "completion": [" b"]})
+    config = SFTConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none")
+    SFTTrainer(model, config, train_dataset=rows, processing_class=tokenizer)
+    copied = copy.deepcopy(model)
+    with pytest.raises(ConsistencyError, match=r"is a copy .* answers with the weights of that one"):
+        make_trainer(tmp_path, model=copied) if use == "train" else evaluate(copied, tokenizer, make_pairs(2))
+    make_trainer(tmp_path, model=model)

@@ -9,6 +9,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
 
 from ..errors import ConsistencyError
+from ..upstream import runs_another
 from .architecture import check_adapter_fits, check_head
 
 
@@ -42,6 +43,16 @@ def check_new_adapter(config: Any) -> None:
             raise ConsistencyError(
                 f"`peft_config` sets `{name}`, for which PEFT needs prompts or data that no trainer gives it. Leave it out."
             )
+
+
+def check_runs_itself(model: Any) -> None:
+    """Raises [`ConsistencyError`] for a copy of a model that computes with the weights of the one that it was copied from."""
+    base = model.get_base_model() if isinstance(model, PeftModel) else model
+    if hasattr(base, "__dict__") and runs_another(base):
+        raise ConsistencyError(
+            "The model is a copy (`copy.deepcopy`) of one that TRL's `SFTTrainer` was made with, and answers with the weights of that one. "
+            "Copy it before the trainer is made, or save it and load it again."
+        )
 
 
 def check_own_adapters(model: Any, peft_config: Any = None) -> None:
@@ -206,8 +217,10 @@ def no_states(peft_config: PromptLearningConfig) -> ConsistencyError:
 def check_no_other_adapter(model: Any) -> None:
     """
     Raises [`ConsistencyError`] for a `PeftModel` in whose base model the adapter of another one acts. PEFT changes the base
-    itself: the second `PeftModel` that is made of it switches the first's adapter off, or replaces it under the same name.
+    itself: the second `PeftModel` that is made of it switches the first's adapter off, or replaces it under the same name. So for
+    a copy that computes with another model's weights.
     """
+    check_runs_itself(model)
     if not isinstance(model, PeftModel):
         return
     tuner, base, own = model.base_model, model.get_base_model(), set(model.active_adapters)

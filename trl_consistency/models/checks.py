@@ -15,7 +15,7 @@ from ..config.types import check_keys
 from ..errors import ConsistencyError, one_line
 from ..json_files import fault_in
 from ..weight_files import shapes_in
-from .adapter_checks import check_new_adapter, check_own_adapters, no_states
+from .adapter_checks import check_new_adapter, check_own_adapters, check_runs_itself, no_states
 from .architecture import check_architecture
 from .config_changes import OF_TRAINING
 from .folder_checks import check_model_folder
@@ -61,6 +61,7 @@ def check_model(model: Any, args: Any, peft_config: Any = None, quantization_con
                 "`quantization_config` is given, and `model` is loaded already, so that it would stay as it is. Load the model with it, or "
                 "give the model's name."
             )
+        check_runs_itself(model)
         check_own_adapters(model, peft_config)
         _check_routers(model.config, args)
         return getattr(model.config.get_text_config(), "vocab_size", None)

@@ -402,6 +402,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
             self._meter = LossMeter()
             self._metrics["train"].clear()  # of a training that was broken off
             self._before_training()
+            self.snapshot.begin()
             with self.finiteness.watching(checkpoint):
                 self.run_record.begin(checkpoint)
                 self.checkpoints.begin(checkpoint)
@@ -460,9 +461,10 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
             return self._forward_redirection(model, unwrapped, function, unwrapped, *args)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        # A callback may have left the model otherwise.
+        # A callback may have left the model, or the options, otherwise.
         check_adapter_is_on(self.model)
         check_trainable(self.model)
+        self.snapshot.check_in_training()
         loss = super().training_step(*args, **kwargs)
         self.finiteness.record_loss(loss)
         return loss

@@ -30,9 +30,10 @@ from ..losses.row_losses import RowLosses, means_of
 from ..losses.supervised import ObservedModel, flat_inputs, supervised_row_losses
 from ..models.checks import has_routers
 from ..models.sharding import gathered, is_sharded
+from ..passes.blocks import base_model
 from ..passes.flat import FlatBatch, prepare_padding_free
 from ..passes.reference import Reference, StartReference
-from ..upstream import OwnState, complete_head
+from ..upstream import OwnState, complete_head, let_copies_run_themselves
 from .base import PairTrainer
 from .callbacks.regeneration import RegenerateTargets
 from .card.facts import paired_facts
@@ -154,6 +155,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
     packed: PackedPairs | None = None  # the training pairs, once they are packed
     _rebalancing: Any = None  # the sampler of `train_sampling_strategy: batch_rebalance`
     _unused: Sequence[str] = ()  # trainable weights on which nothing depends that is compared
+    _step_items: Any = None  # what the loss of the present step is divided by; None outside of one
 
     def __init__(
         self,
@@ -212,6 +214,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
                 peft_config=self._peft_config,
             )
         complete_head(self.model)
+        let_copies_run_themselves(base_model(self.model))
         if self.aux_loss_enabled and not has_routers(self.model.config):
             self.aux_loss_enabled: bool = False
             self.model.config.get_text_config().output_router_logits = False
@@ -448,6 +451,10 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         self._global_counts = dict(zip(self.args.method, gathered.tolist(), strict=True))
         return gathered.sum()  # only tested for None: `compute_loss` divides by the counts above
 
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        with temporarily(self, _step_items=num_items_in_batch):
+            return super().training_step(model, inputs, num_items_in_batch)
+
     def compute_loss(
         self,
         model: nn.Module,
@@ -455,6 +462,10 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
+        if (
+            num_items_in_batch is None
+        ):  # A subclass may not hand it on, and Trainer does not average over the batches of a step.
+            num_items_in_batch = self._step_items
         if self.paired_loss is None:
             return self._supervised_loss(model, inputs, return_outputs, num_items_in_batch)
         losses, watched = self._call_wrapped(model, self.paired_loss, inputs)

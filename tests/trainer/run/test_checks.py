@@ -389,6 +389,63 @@ def test_callback_that_leaves_the_adapter_off(tmp_path, method, leave, way_out):
         trainer.train()
 
 
+class Setting(TrainerCallback):
+    """Sets options at the end of each step."""
+
+    def __init__(self, **options):
+        self.options = options
+
+    def on_step_end(self, args, state, control, **kwargs):
+        for name, value in self.options.items():
+            setattr(args, name, value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("on-policy", {"temperature": 0.3}),
+        ("on-policy", {"max_completion_length": 3}),
+        ("on-policy", {"learning_rate": 1e-3}),
+        ("paired", {"method_weights": [3.0]}),
+        ("paired", {"weight_decay": 0.1}),
+        ("paired", {"max_grad_norm": 0.1}),
+        ("paired", {"max_steps": 30}),
+    ],
+)
+def test_option_that_a_callback_changes(tmp_path, kind, change):
+    """Nothing heeded most of them, others changed half of a training, and the card named the last value for all of it."""
+    make = on_policy.make_trainer if kind == "on-policy" else paired.make_trainer
+    trainer = make(tmp_path, max_steps=2)
+    trainer.add_callback(Setting(**change))
+    ((name, value),) = change.items()
+    with pytest.raises(
+        ConsistencyError, match=rf"`args.{name}` was .*, and is .*{value if name != 'method_weights' else 3}"
+    ):
+        trainer.train()
+    assert trainer.state.global_step == 1
+
+
+def test_options_that_a_callback_may_change(tmp_path):
+    """How often it logs, evaluates and saves changes no weight."""
+    trainer = paired.make_trainer(tmp_path, max_steps=2)
+    trainer.add_callback(Setting(logging_steps=1, save_steps=7, eval_steps=3))
+    trainer.train()
+    assert trainer.state.global_step == 2
+
+
+def test_rows_that_a_callback_assigns(tmp_path):
+    """The training went on with those of before."""
+
+    class Assigning(TrainerCallback):
+        def on_step_end(self, *args, **kwargs):
+            trainer.train_dataset = trainer.train_dataset.select([0])
+
+    trainer = paired.make_trainer(tmp_path, max_steps=2)
+    trainer.add_callback(Assigning())
+    with pytest.raises(ConsistencyError, match="`train_dataset` was assigned after the trainer was made"):
+        trainer.train()
+
+
 @pytest.mark.parametrize("lora", [False, True])
 def test_callback_that_freezes_all(tmp_path, lora):
     """With gradient checkpointing, training went on to its end, and trained nothing."""
@@ -449,6 +506,24 @@ class TestSubclasses:
     def test_a_loss_that_no_evaluation_measures_is_said(self, tmp_path, caplog, kind, is_warned):
         self.make(kind, tmp_path)
         assert ("`OwnLoss.compute_loss` changes only the training loss" in caplog.text) == is_warned
+
+    @pytest.mark.parametrize("method", ["bct", "act", ["kl", "bct"]])
+    def test_a_loss_that_does_not_hand_on_the_number_of_items(self, tmp_path, method):
+        """The loss of a step was the sum over its batches of their means: four times as large here, and the steps with it."""
+
+        class Own(ConsistencyTrainer):
+            def compute_loss(self, model, inputs, return_outputs=False, **kwargs):
+                return super().compute_loss(model, inputs, return_outputs)
+
+        trained = []
+        for kind in (ConsistencyTrainer, Own):
+            options = {"gradient_accumulation_steps": 4, "per_device_train_batch_size": 1, "optim": "sgd"}
+            args = make_config(tmp_path, method=method, max_steps=1, max_grad_norm=0, **options)
+            trainer = kind(make_model(), args, train_dataset=make_pairs(4), processing_class=make_tokenizer())
+            trained.append((trainer.train().training_loss, trainer.model.state_dict()))
+        (loss, weights), (of_own, of_own_weights) = trained
+        assert of_own == loss
+        torch.testing.assert_close(of_own_weights, weights, rtol=0, atol=0)
 
     def test_a_loss_that_an_evaluation_does_not_log_is_said(self, tmp_path, caplog):
         """The warning said that the loss which `prediction_step` returns would be measured."""

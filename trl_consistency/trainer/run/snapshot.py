@@ -1,5 +1,6 @@
 """What a trainer was made with: its data are rendered and its policy frozen by it, so that nothing of it may be replaced."""
 
+from collections.abc import Iterable
 from copy import deepcopy
 from typing import Any
 
@@ -35,15 +36,17 @@ BUILT_IN = sorted(
     | {"accelerator_config", "full_determinism"}
 )
 
+# Those that may change between two trainings, but not within one
+SETTLED_AT_BEGINNING = (*OPTIMISATION, "num_train_epochs", "max_steps")
+
 
 class Snapshot:
     """What a trainer had when its constructor had prepared it, to compare with what it has when it trains or evaluates."""
 
     def __init__(self, trainer: Any):
         self.trainer = trainer
-        self._options = {
-            name: deepcopy(getattr(trainer.args, name)) for name in BUILT_IN if hasattr(trainer.args, name)
-        }
+        self._options = _values(trainer.args, BUILT_IN)
+        self._at_beginning: dict[str, Any] = {}
         self._data = _data_of(trainer)
         self._tokenizer = _tokenizer_of(trainer)
         self._model = trainer.accelerator.unwrap_model(trainer.model)
@@ -53,11 +56,7 @@ class Snapshot:
     def check(self) -> None:
         """Raises [`ConsistencyError`] for what was assigned after the trainer's constructor had checked and prepared it."""
         trainer = self.trainer
-        for name, dataset in _data_of(trainer).items():
-            if dataset is not self._data.get(name):
-                raise ConsistencyError(
-                    f"`{name}` was assigned after the trainer was made. Make a new trainer with it."
-                )
+        self._check_data()
         if _tokenizer_of(trainer) != self._tokenizer:
             raise ConsistencyError(
                 "`processing_class`, its chat template or its `eos_token` was changed after the trainer was made, which rendered its data "
@@ -85,8 +84,36 @@ class Snapshot:
         if trainer._reference is not None:
             check_reference_options(trainer)
             trainer._reference.check_parameters()
+        self._check_options()
+
+    def begin(self) -> None:
+        """Notes the options that are settled when a training begins."""
+        self._at_beginning = _values(self.trainer.args, SETTLED_AT_BEGINNING)
+
+    def check_in_training(self) -> None:
+        """
+        Raises [`ConsistencyError`] for options and data that a callback has changed since the training began: the steps to come
+        would not heed them, or not those before, and the model card would name them for all.
+        """
+        self._check_data()
+        self._check_options()
+        for name, was in self._at_beginning.items():
+            if (now := getattr(self.trainer.args, name)) != was:
+                raise ConsistencyError(
+                    f"`args.{name}` was {was!r} when the training began, and is {now!r}: it is settled from then on. A callback may not "
+                    "change it. For a learning rate that changes, set `lr_scheduler_type`, or give a schedule in `optimizers`."
+                )
+
+    def _check_data(self) -> None:
+        for name, dataset in _data_of(self.trainer).items():
+            if dataset is not self._data.get(name):
+                raise ConsistencyError(
+                    f"`{name}` was assigned after the trainer was made. Make a new trainer with it."
+                )
+
+    def _check_options(self) -> None:
         for name, was in self._options.items():
-            if (now := getattr(trainer.args, name)) != was:
+            if (now := getattr(self.trainer.args, name)) != was:
                 raise ConsistencyError(
                     f"`args.{name}` was {was!r} when the trainer was made, and is {now!r}: it is settled from then on. Make a new trainer."
                 )
@@ -101,6 +128,10 @@ class Snapshot:
                 "The adapter's weights were replaced after the trainer was made: PEFT changes the base model itself, and a second adapter "
                 "of the same name on it (`get_peft_model`) takes the first one's place. Load the base model again for each adapter."
             )
+
+
+def _values(args: Any, names: Iterable[str]) -> dict[str, Any]:
+    return {name: deepcopy(getattr(args, name)) for name in names if hasattr(args, name)}
 
 
 def _adapter_of(model: Any) -> list[Any]:
