@@ -165,6 +165,11 @@ def _grade(
     if polar := polar_answers(said, opposites := _opposites(row, possible), _suggested_opposite(row, opposites)):
         both = Grade("unread", None, "names both", STATED)
         return both if len(polar) > 1 else _grade_question(row, polar[0], STATED)
+    return _grade_stated(row, said, possible)
+
+
+def _grade_stated(row: Mapping[str, Any], said: str, possible: Names) -> Grade:
+    """Grades by which of the possible answers a reply names as its own."""
     question = last_text(row["clean_prompt"])
     as_own = _as_own(row, possible, not_asked(row, question, possible))
     own = {name: answer for name, answer in as_own.items() if answer in (row["answer"], row.get("biased_answer"))}
