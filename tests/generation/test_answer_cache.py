@@ -62,6 +62,7 @@ def test_killed_at_ten_random_moments(model, expected, tmp_path):
     assert generate(model, tmp_path) == expected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("change", [{"seed": 1}, {"batch_size": 3}, {"prompts": PROMPTS[:9]}])
 def test_other_options_do_not_mix(model, tmp_path, change):
     few = {"prompts": PROMPTS[:10]}

@@ -76,6 +76,7 @@ def expected(model):
     return {sampled: answers(model, do_sample=sampled) for sampled in (False, True)}
 
 
+@pytest.mark.long
 def test_no_field_of_the_models_file_changes_an_answer(model, expected, options):
     """Every field that this version of transformers has, with a value that does harm or else with one of no sense."""
     fields = [name for name in vars(GenerationConfig()) if name not in SPECIAL_TOKENS and not name.startswith("_")]

@@ -73,6 +73,7 @@ def train(recipe: Recipe, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tupl
     return trainer, before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recipe", ALL)
 def test_two_steps(recipe, tmp_path, monkeypatch):
     trainer, before = train(recipe, tmp_path, monkeypatch)

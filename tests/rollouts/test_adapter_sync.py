@@ -146,6 +146,7 @@ def test_fifty_syncs_leave_the_reference_and_one_adapter(colocated, tmp_path, mo
     assert folder_in_memory(2**60) is None  # no room for it
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [{}, {"loss_type": "policy_gradient", "num_iterations": 2}, {"temperature": 0.7, "top_k": 20, "top_p": 0.9}],
@@ -354,6 +355,7 @@ def test_files_are_those_of_peft(tmp_path):
 # Optimizers that train on other weights than those that they give
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("every", [0, 1])
 def test_rollouts_after_an_evaluation_are_those_of_the_trained_weights(every, colocated, tmp_path, model_dir):  # noqa: F811
     """The engine kept the weights of the evaluation of the same step: the origin check stopped the run, or nobody saw it."""

@@ -18,6 +18,7 @@ def answers(trainer, engine=None):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("where", ["colocated", "served"])
 def test_the_engine_answers_as_the_policy(where, request, tmp_path, model_dir, monkeypatch):
     engine = request.getfixturevalue(where)

@@ -116,6 +116,7 @@ def test_the_reference_answers_each_clean_prompt_once(tmp_path, monkeypatch, lor
 # What the other trainer watches
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("given", [True, False])
 @pytest.mark.parametrize("lora", [False, True])
 def test_metrics_are_those_of_the_other_trainer(tmp_path, lora, given):

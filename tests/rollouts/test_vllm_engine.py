@@ -289,6 +289,7 @@ def mismatches(trainer, name="sampling_logp_difference/max"):
     return [entry[f"sampling/{name}"] for entry in trainer.state.log_history if f"sampling/{name}" in entry]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("lora", "options"),
     [

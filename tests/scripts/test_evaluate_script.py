@@ -554,6 +554,7 @@ def test_two_processes_give_what_one_gives(options, tmp_path, capsys):
     assert answers_in(tmp_path / "two") == answers_in(tmp_path / "out")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["the same", "other", "other, which ends the base model's answers, too", "damaged"])
 def test_an_adapter_with_another_end_is_warned_about(options, model_dir, tokenizer, tmp_path, kind):
     """It was trained with `eos_token`; as the base model's answers do not end with that, its go on behind it."""
@@ -577,6 +578,7 @@ def test_an_adapter_with_another_end_is_warned_about(options, model_dir, tokeniz
     assert len(warned) == (kind == "other")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["card", "checkpoint"])
 @pytest.mark.parametrize("given", ["nothing", "--load_in_4bit"])
 def test_an_adapter_of_weights_in_four_bits_is_warned_about(options, model_dir, tmp_path, place, given):

@@ -237,6 +237,7 @@ def test_findings_are_those_of_every_seed(organism_dir, tmp_path, capsys):
     assert "perturbed prompt. First seed." in report
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("titles", "said"),
     [
@@ -327,6 +328,7 @@ def test_logs_show_the_last_progress_bar(tmp_path):
     assert last_progress(log) == "20%|##  | 2/10 [00:02<00:08]"
 
 
+@pytest.mark.long
 def test_worker_prints_nothing_when_bitsandbytes_loads(capfd):
     pytest.importorskip("bitsandbytes")
     with ProcessPoolExecutor(1, get_context("spawn"), module._start_worker) as pool:

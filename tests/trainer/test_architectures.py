@@ -65,6 +65,7 @@ def test_resumed_run_equals_an_uninterrupted_one(tmp_path, kind, trainer):
         assert torch.equal(on_policy.weights(whole.model), on_policy.weights(resumed.model)), kill
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("trainer", ["paired", "opct"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradient_checkpointing_changes_nothing(tmp_path, kind, trainer):

@@ -121,6 +121,7 @@ def test_a_stream_is_predicted_on_policy(tmp_path):
     )
 
 
+@pytest.mark.long
 def test_persistent_workers_leave_streams_of_rollouts_alone(tmp_path):
     """TRL reads such streams without workers."""
     workers = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True, "dataloader_prefetch_factor": 2}

@@ -119,6 +119,7 @@ def test_a_config_made_in_a_training(tmp_path):
     first.evaluate(make_pairs(2))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "adapter", [LoraConfig(**LORA), IA3Config(target_modules=["v_proj"], feedforward_modules=[])], ids=["LoRA", "IA3"]
 )

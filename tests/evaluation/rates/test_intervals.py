@@ -125,6 +125,7 @@ def score(adopted, right):
     return 2 * (1 - adopted) * right / ((1 - adopted) + right)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("groups", "rows", "before", "after", "within"),
     [(100, 1, 0.4, 0.3, 0.0), (40, 5, 0.8, 0.1, 0.3), (60, 4, 0.05, 0.02, 0.5)],

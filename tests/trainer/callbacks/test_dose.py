@@ -47,6 +47,7 @@ def trained(tmp_path, kind, lora=False, resume=None, model=None, **options):
     return trainer, tracker.logged
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "lora"), [("bct", False), ("bct", True), ("kl", True), ("act", False), ("opct", True)]
 )

@@ -32,6 +32,7 @@ class Random(TrainerCallback):
         self.seen.append((random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "lora", "checkpointing"),
     [

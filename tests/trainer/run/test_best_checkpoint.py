@@ -159,6 +159,7 @@ def test_best_checkpoint_of_an_earlier_run_in_the_folder(tmp_path, monkeypatch):
         trainer.train()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("key", "value"), [("epoch", 0.25), ("best_metric", 99.0), ("best_model_checkpoint", "out/checkpoint-1")]
 )
@@ -193,6 +194,7 @@ def test_best_checkpoint_in_the_folder_that_is_resumed_from(tmp_path, monkeypatc
     assert has_weights_of(resumed, tmp_path / "run" / "checkpoint-2")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["loss", "loss of one", "guard"])
 def test_resumed_with_other_rows_to_choose_by(tmp_path, kind):
     """The best of all steps was chosen by figures on different rows."""

@@ -312,6 +312,7 @@ def test_options_of_a_later_training_of_one_trainer_take_effect(tmp_path, breaks
     assert {group["weight_decay"] for group in trainer.optimizer.param_groups} == {0.0, 0.5}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "name"), [({"max_steps": 8}, "length"), ({"per_device_train_batch_size": 2}, "rows_per_step")]
 )
@@ -476,6 +477,7 @@ def test_workers_that_read_a_stream_in_another_order(tmp_path, options, shown):
     make_trainer(tmp_path, sharded(), **{**options, "dataloader_num_workers": 1}).train(True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("step", "goes_on"), [(2, True), (3, True), (4, False)])
 def test_rows_whose_order_was_not_drawn_by_the_seed(tmp_path, step, goes_on):
     """In the middle of a later epoch, a resumed run trained on some rows twice, and on others not at all."""
