@@ -217,8 +217,8 @@ def no_states(peft_config: PromptLearningConfig) -> ConsistencyError:
 def check_no_other_adapter(model: Any) -> None:
     """
     Raises [`ConsistencyError`] for a `PeftModel` in whose base model the adapter of another one acts. PEFT changes the base
-    itself: the second `PeftModel` that is made of it switches the first's adapter off, or replaces it under the same name. So for
-    a copy that computes with another model's weights.
+    itself: the second `PeftModel` that is made of it switches the first's adapter off, or replaces it under the same name. Also
+    raises it for a copy that computes with another model's weights.
     """
     check_runs_itself(model)
     if not isinstance(model, PeftModel):

@@ -462,8 +462,8 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
-        if num_items_in_batch is None:
-            num_items_in_batch = self._step_items  # A subclass may not hand it on, and Trainer then averages nothing.
+        if num_items_in_batch is None:  # A subclass may not hand it on. Trainer would sum the batches of a step.
+            num_items_in_batch = self._step_items
         if self.paired_loss is None:
             return self._supervised_loss(model, inputs, return_outputs, num_items_in_batch)
         losses, watched = self._call_wrapped(model, self.paired_loss, inputs)

@@ -84,7 +84,7 @@ def warn_of_replaced_variables(of_run: dict[str, Any], shared: dict[str, Any]) -
         own = {name: shared[name] for name in replaced}
         logger.warning(
             f"`chat_template_kwargs` is `{json.dumps(replaced)}`, and every row of `train_dataset` has `{json.dumps(own)}` of its own, "
-            "which counts. `targets` writes there what the answers were made with. Make them again, or take the option out."
+            "which is used. `targets` writes there what its answers were made with. Run it again with the new value, or take the option out."
         )
 
 

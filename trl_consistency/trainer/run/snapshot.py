@@ -92,8 +92,8 @@ class Snapshot:
 
     def check_in_training(self) -> None:
         """
-        Raises [`ConsistencyError`] for options and data that a callback has changed since the training began: the steps to come
-        would not heed them, or not those before, and the model card would name them for all.
+        Raises [`ConsistencyError`] for options and data that a callback has changed since the training began. Some would be ignored.
+        Others would hold for the later steps alone, and the model card would name them for all steps.
         """
         self._check_data()
         self._check_options()
