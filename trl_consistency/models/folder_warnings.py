@@ -23,6 +23,7 @@ from ..data.rendering import (
     chat_template_of,
     get_tokenizer,
 )
+from ..data.trained_pairs import among, read_digests
 from ..escaping import printable
 from ..generation.model_identity import BASE_WEIGHTS, weights_digest
 from ..generation.options import end_tokens
@@ -31,7 +32,46 @@ from .embedded_models import resolve_model
 from .loading import is_adapter_folder
 
 
-def warn_of_templates(paths: Sequence[str], processing_class: ProcessingClass) -> None:
+def warn_of_folders(
+    model_name: str,
+    adapters: Sequence[str],
+    processing_class: ProcessingClass,
+    answering: Sequence[Mapping[str, Any]],
+    revision: str | None = None,
+    pairs: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+) -> None:
+    """
+    Warns of what the files of a model and of adapters for it say of their training, before any weights load.
+
+    Args:
+        model_name (`str`):
+            The model, or the folder of an adapter, which is loaded with its base model.
+        adapters (`Sequence[str]`):
+            Adapters that are put on it, or whole models that are measured beside it.
+        processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
+            The tokenizer or processor that is used for all.
+        answering (`Sequence[Mapping[str, Any]]`):
+            The variables of the chat template of each prompt.
+        revision (`str`, *optional*):
+            The revision of `model_name`.
+        pairs (`Mapping[str, Sequence[Mapping[str, Any]]]`, *optional*):
+            Rendered pairs that are measured as held out, by the name of their set.
+    """
+    paths = [*adapters, model_name]
+    _warn_of_templates(adapters, processing_class)
+    _warn_of_revisions(adapters, model_name, revision)
+    _warn_of_bases(paths, model_name)
+    _warn_of_variables(paths, answering)
+    _warn_of_trained_pairs(paths, pairs or {})
+
+
+def warn_of_loaded(model_name: str, adapters: Sequence[str], model: Any, processing_class: ProcessingClass) -> None:
+    """Like [`warn_of_folders`], of what is only known of the loaded `model`."""
+    _warn_of_quantization([*adapters, model_name], model)
+    _warn_of_ends(adapters, model, processing_class)
+
+
+def _warn_of_templates(paths: Sequence[str], processing_class: ProcessingClass) -> None:
     """
     Warns of folders of adapters and models whose chat template or tokenizer is not that of `processing_class`, which is used for
     all.
@@ -66,7 +106,7 @@ def _has_other_tokens(folder: Path, processing_class: ProcessingClass) -> bool:
     return any(own.get(token) != number for token, number in vocabulary.items())
 
 
-def warn_of_revisions(paths: Sequence[str], base_model: str, revision: str | None) -> None:
+def _warn_of_revisions(paths: Sequence[str], base_model: str, revision: str | None) -> None:
     """Warns of adapters that were trained at another commit of the base model, which has been loaded at `revision`."""
     name = resolve_model(base_model)
     folder = None if os.path.isdir(name) else folder_of(name, revision)
@@ -84,8 +124,10 @@ def warn_of_revisions(paths: Sequence[str], base_model: str, revision: str | Non
             )
 
 
-def warn_of_bases(paths: Sequence[str], base_model: str) -> None:
+def _warn_of_bases(paths: Sequence[str], model_name: str) -> None:
     """Warns of adapters that were trained on other weights than those that the local folder of their base model has now."""
+    config = PeftConfig.from_pretrained(model_name) if is_adapter_folder(model_name) else None
+    base_model = model_name if config is None else config.base_model_name_or_path
     folder = Path(resolve_model(base_model))
     trained = {path: _card_data(Path(path)).get(BASE_WEIGHTS) for path in paths if is_adapter_folder(path)}
     now = weights_digest(folder) if any(trained.values()) else None
@@ -99,7 +141,7 @@ def warn_of_bases(paths: Sequence[str], base_model: str) -> None:
             )
 
 
-def warn_of_variables(paths: Sequence[str], answering: Sequence[Mapping[str, Any]]) -> None:
+def _warn_of_variables(paths: Sequence[str], answering: Sequence[Mapping[str, Any]]) -> None:
     """
     Warns of folders of adapters and models that were trained with variables of the chat template, as their cards say, which
     they are not given: `answering` has the variables of each prompt.
@@ -131,7 +173,21 @@ def _card_data(folder: Path) -> dict[str, Any]:
     return card if isinstance(card, dict) else {}
 
 
-def warn_of_quantization(paths: Sequence[str], model: Any) -> None:
+def _warn_of_trained_pairs(paths: Sequence[str], pairs: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Warns of folders of models that were trained on some of the pairs, token for token, as the files beside them say."""
+    for path in paths:
+        digests = read_digests(path)
+        for name, rows in pairs.items():
+            if len(digests) and (count := among(rows, digests)):
+                warnings.warn(
+                    printable(
+                        f"{path} was trained on {count} of the {len(rows)} row(s){f' of {name}' if name else ''}: what is measured on them "
+                        "shows how well they were learned, not what is held out. Measure it on pairs that it was not trained on."
+                    )
+                )
+
+
+def _warn_of_quantization(paths: Sequence[str], model: Any) -> None:
     """Warns of folders of adapters that were trained on weights in 4 bits if those of `model` are not."""
     for path in () if getattr(model, "is_loaded_in_4bit", False) else paths:
         if is_adapter_folder(path) and _is_of_4_bits(Path(path)):
@@ -152,7 +208,7 @@ def _is_of_4_bits(folder: Path) -> bool:
     return _card_data(folder).get("load_in_4bit") is True
 
 
-def warn_of_ends(paths: Sequence[str], model: Any, processing_class: ProcessingClass) -> None:
+def _warn_of_ends(paths: Sequence[str], model: Any, processing_class: ProcessingClass) -> None:
     """Warns of folders of adapters whose answers end with another token, which ends no answer of `model`."""
     ends = end_tokens(model, processing_class)
     for path in paths:

@@ -38,7 +38,7 @@ from ..generation.model_identity import answer_cache
 from ..json_files import as_json, own_columns
 from ..local_names import last_name, public_options
 from ..models.checks import context_of
-from ..models.folder_warnings import warn_of_quantization, warn_of_variables
+from ..models.folder_warnings import warn_of_folders, warn_of_loaded
 from ..models.loading import check_loadable, load_model, load_tokenizer
 from ..pages import render
 from ..perturbations.card import check_folder, file_name
@@ -156,11 +156,12 @@ def _convert(
     model = tokenizer = cache = None
     if args.model_name_or_path:
         source = args.model_name_or_path, args.model_revision, args.trust_remote_code
-        warn_of_variables([args.model_name_or_path], variables_in(sets, template_kwargs))
-        sets = render_sets(sets, load_tokenizer(*source), template_kwargs)  # fails early on faulty rows
+        tokenizer = load_tokenizer(*source)
+        sets = render_sets(sets, tokenizer, template_kwargs)  # fails early on faulty rows
         check_lengths(sets, context_of(check_loadable(*source)[2]), args.max_completion_length)
+        warn_of_folders(args.model_name_or_path, [], tokenizer, variables_in(sets, template_kwargs))
         model, tokenizer = load_model(*source)
-        warn_of_quantization([args.model_name_or_path], model)
+        warn_of_loaded(args.model_name_or_path, [], model, tokenizer)
         cache = answer_cache(Path(args.output_dir) / ANSWERS, args.model_name_or_path, model, args.model_revision)
     found = {
         name: convert_pairs(of_set, args.to, model, tokenizer, options, template_kwargs, cache)

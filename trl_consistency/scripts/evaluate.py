@@ -38,14 +38,7 @@ from ..files import whole_files, write_text
 from ..folder_lock import locked_folder
 from ..generation.model_identity import answer_cache
 from ..models.checks import context_of
-from ..models.folder_warnings import (
-    warn_of_bases,
-    warn_of_ends,
-    warn_of_quantization,
-    warn_of_revisions,
-    warn_of_templates,
-    warn_of_variables,
-)
+from ..models.folder_warnings import warn_of_folders, warn_of_loaded
 from ..models.loading import (
     BASE,
     adapted,
@@ -128,13 +121,9 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
             load_suite(suite, args.suite_judge)
     source = args.model_name_or_path, args.model_revision, args.trust_remote_code
     tokenizer = load_tokenizer(*source)
-    warn_of_templates(args.adapters, tokenizer)
-    warn_of_revisions(args.adapters, args.model_name_or_path, args.model_revision)
     answering = variables_in(sets, template_kwargs)
     sets = render_sets(sets, tokenizer, template_kwargs)  # fails early on faulty rows
-    base, _, config = check_loadable(*source, args.adapters)
-    warn_of_bases([*args.adapters, args.model_name_or_path], base)
-    context = context_of(config)
+    context = context_of(check_loadable(*source, args.adapters)[2])
     check_lengths(sets, context, args.max_completion_length)
     data = None
     if args.capability_data is not None:
@@ -142,7 +131,8 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
         data = load_capability(args.capability_data, limit, args.seed, tokenizer, context, template_kwargs)
     if args.suites or (data is not None and data.has_prompts):  # which have no variables of their own, as rows may
         answering.append(template_kwargs)
-    warn_of_variables([*args.adapters, args.model_name_or_path], answering)
+    pairs = {name: of_set.rows for name, of_set in sets.items()}
+    warn_of_folders(args.model_name_or_path, args.adapters, tokenizer, answering, args.model_revision, pairs)
     found, capability, scores = _answer(args, template_kwargs, sets, data, adapters)
     PartialState().wait_for_everyone()  # the last barrier, unless the judge is loaded here: judging may take hours
     if args.judge_model and judge is None:
@@ -179,8 +169,7 @@ def _answer(
         )
     base = Checkpoint(args.model_name_or_path, args.model_revision, args.trust_remote_code)
     model, processing_class = load_model(*base, quantization)
-    warn_of_quantization([*args.adapters, args.model_name_or_path], model)
-    warn_of_ends(args.adapters, model, processing_class)
+    warn_of_loaded(args.model_name_or_path, args.adapters, model, processing_class)
     options = AnswerOptions(
         max_new_tokens=args.max_completion_length,
         batch_size=args.batch_size,

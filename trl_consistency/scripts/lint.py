@@ -285,7 +285,7 @@ def _measure_dose(
 ) -> Dose:
     from ..evaluation.answers.choices import check_choices
     from ..evaluation.grading.answer_keys import check_keys, check_spelling
-    from ..models.folder_warnings import warn_of_quantization, warn_of_variables
+    from ..models.folder_warnings import warn_of_folders, warn_of_loaded
     from ..models.loading import BASE, load_model
     from .pair_sets import longest_prompt
 
@@ -296,7 +296,7 @@ def _measure_dose(
     base = Checkpoint(model_args.model_name_or_path or "", model_args.model_revision, recipe.trust_remote_code)
     quantization = get_quantization_config(model_args)
     model, processing_class = load_model(*base, quantization, cpu_dtype=model_args.dtype)
-    warn_of_quantization([base.name], model)
+    warn_of_loaded(base.name, [], model, processing_class)
     if recipe.chat_template_path or recipe.eos_token is not None:
         processing_class = recipe_processing_class(model_args, recipe)
     usable = [
@@ -308,7 +308,7 @@ def _measure_dose(
     if not sample:
         raise ConsistencyError("`dose`: there is no pair to measure it on; anchors show nothing.")
     variables = [variables_of(row, chat_template_kwargs) for row in sample if isinstance(row["clean_prompt"], list)]
-    warn_of_variables([base.name], variables)
+    warn_of_folders(base.name, [], processing_class, variables)
     length = recipe.max_completion_length or 256
     options = AnswerOptions(length)
     with open_engine(engine_args, base, model, processing_class, options, longest_prompt(sample)) as engine:

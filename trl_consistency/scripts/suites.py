@@ -21,15 +21,8 @@ from ..evaluation.suites.registry import find_suites, named_suites, run_suites, 
 from ..evaluation.suites.scores import SuiteScore
 from ..files import write_text
 from ..folder_lock import locked_folder
-from ..models.folder_warnings import (
-    warn_of_bases,
-    warn_of_ends,
-    warn_of_quantization,
-    warn_of_revisions,
-    warn_of_templates,
-    warn_of_variables,
-)
-from ..models.loading import BASE, check_adapters, check_loadable, load_model, name_models
+from ..models.folder_warnings import warn_of_folders, warn_of_loaded
+from ..models.loading import BASE, check_adapters, load_model, name_models
 from ..trainer.run.output_checks import check_output_dir
 from .evaluation_files import shown_judge, shown_name, suite_results, suite_tables, tables_text
 from .json_output import one_object
@@ -80,12 +73,10 @@ def main(args: SuitesArguments) -> dict[str, Any]:
     with locked_folder(args.output_dir):
         check_output_dir(args.output_dir)
         model, processing_class = load_model(args.model_name_or_path, args.model_revision)
-        warn_of_bases([*args.adapters, args.model_name_or_path], check_loadable(args.model_name_or_path)[0])
-        warn_of_templates(args.adapters, processing_class)
-        warn_of_revisions(args.adapters, args.model_name_or_path, args.model_revision)
-        warn_of_variables([*args.adapters, args.model_name_or_path], [template_kwargs])
-        warn_of_quantization([*args.adapters, args.model_name_or_path], model)
-        warn_of_ends(args.adapters, model, processing_class)
+        warn_of_folders(
+            args.model_name_or_path, args.adapters, processing_class, [template_kwargs], args.model_revision
+        )
+        warn_of_loaded(args.model_name_or_path, args.adapters, model, processing_class)
         with redirect_stdout(sys.stderr):  # the libraries print their progress
             scores = run_suites(
                 model,

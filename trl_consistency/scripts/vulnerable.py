@@ -16,7 +16,7 @@ from ..evaluation.run import evaluate
 from ..files import whole_file
 from ..generation.model_identity import answer_cache
 from ..json_files import own_columns
-from ..models.folder_warnings import warn_of_quantization, warn_of_variables
+from ..models.folder_warnings import warn_of_folders, warn_of_loaded
 from ..models.loading import BASE, load_model
 from ..trainer.run.data_checks import check_chat_template
 from .engine_arguments import EngineArguments
@@ -48,8 +48,8 @@ def answer_and_judge(
     cache = answer_cache(folder / ANSWERS, model_name, model, revision)
     options = AnswerOptions(max_completion_length, batch_size, thinking_markers=check_markers(thinking_markers))
     pairs = PairSet.of(rows).rendered(processing_class, "pairs", template_kwargs)
-    warn_of_variables([model_name], variables_in({"": pairs}, template_kwargs))
-    warn_of_quantization([model_name], model)
+    warn_of_folders(model_name, [], processing_class, variables_in({"": pairs}, template_kwargs))
+    warn_of_loaded(model_name, [], model, processing_class)
     base = Checkpoint(model_name, revision)
     with open_engine(engine_args, base, model, processing_class, options, longest_prompt(pairs.rows)) as engine:
         answers_of = None if engine is None else engine.of(BASE)

@@ -4,9 +4,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+import numpy as np
 import torch
 from accelerate.utils import is_peft_model
 from datasets import Dataset, IterableDataset
@@ -28,6 +30,7 @@ from ..data.pairs import AnyDataset
 from ..data.prepare import is_prepared, shared_variables
 from ..data.rendering import ProcessingClass, check_same_tokens, load_processing_class
 from ..data.repeated_stream import Passes, SamePass
+from ..data.trained_pairs import digests_of, write_digests
 from ..errors import ConsistencyError
 from ..files import write_bytes, write_text
 from ..generation.model_identity import weights_digest
@@ -566,6 +569,8 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         super().save_model(output_dir, _internal_call)
         if not self.args.should_save:
             return
+        if self.has_trained or self.is_in_train:
+            write_digests(folder, self._trained_digests)
         if page is None:
             self._write_card(folder)
         else:
@@ -574,6 +579,12 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
                 f"{folder} has a README.md that is no model's card. It was kept, and no card was written there. Rename it, and call "
                 "`save_model` again."
             )
+
+    @cached_property
+    def _trained_digests(self) -> np.ndarray:
+        """The digests of all pairs and anchors that are trained on, but for streams, which are never read as a whole."""
+        found = [digests_of(rows) for rows in self.recorded_data.values() if isinstance(rows, Dataset)]
+        return np.unique(np.concatenate(found)) if found else np.array([], dtype=np.uint64)
 
     @OwnState.kept
     def create_model_card(

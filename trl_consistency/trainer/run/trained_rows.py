@@ -3,17 +3,14 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
-import pyarrow.compute as pc
 from datasets import Dataset
 
 from ...data.prepare import is_prepared
+from ...data.trained_pairs import among, digests_of
 from ...log import get_logger
 
 
 logger = get_logger(__name__)
-
-_SIDES = ("clean_ids", "perturbed_ids")
 
 
 def warn_of_trained_rows(
@@ -25,25 +22,9 @@ def warn_of_trained_rows(
     """
     if not isinstance(trained, Dataset) or not is_prepared(trained):
         return
-    keys = [_key(row) for row in rows]
-    found = _among(set(keys), trained)
-    if count := sum(key in found for key in keys):
+    rows = list(rows)
+    if count := among(rows, digests_of(trained)):
         logger.warning(
-            f"{name}: {count} of {len(keys)} row(s) are among the {kind}, and what is measured on them shows how well they were "
+            f"{name}: {count} of {len(rows)} row(s) are among the {kind}, and what is measured on them shows how well they were "
             "learned, not what is held out. Take rows that are not trained on."
         )
-
-
-def _among(wanted: set[tuple], dataset: Dataset) -> set[tuple]:
-    """Returns which of the keys rows of a prepared data set have. Only rows of the wanted lengths become Python objects."""
-    lengths = {tuple(map(len, key)) for key in wanted}
-    found: set[tuple] = set()
-    for table in dataset.select_columns(list(_SIDES)).with_format("arrow").iter(batch_size=10_000):
-        sizes = zip(*(pc.list_value_length(table[side]).to_pylist() for side in _SIDES), strict=True)
-        places = [place for place, of_row in enumerate(sizes) if of_row in lengths]
-        found |= wanted & {_key(row) for row in table.take(np.array(places, dtype=np.int64)).to_pylist()}
-    return found
-
-
-def _key(row: Mapping[str, Any]) -> tuple:
-    return tuple(tuple(row[side]) for side in _SIDES)
