@@ -16,7 +16,7 @@ from tests.benchmarks.turns import Turns, growth_of_memory, run_command
 from trl_consistency.cli import COMMANDS
 
 
-ONCE = 1_000_000  # rows that are worked on in one turn only, which takes minutes
+ONCE = 100_000  # rows that are worked on in one turn only, which takes minutes
 
 
 @dataclass
@@ -143,7 +143,7 @@ def _pairs(rival: str, size: Size, turns: Turns) -> Made:
             names = ["sycophancy", "typos", "authority+case"]
             return run_command("pairs", "--dataset_name", str(questions), *options, "--perturbations", *names)
 
-    return Made(run)
+    return Made(run, {"once": int(rival) >= ONCE})
 
 
 ROWS = {
@@ -154,7 +154,7 @@ ROWS = {
             "OPCT's optimization step (forward and backward, rollouts given), against TRL's `DistillationTrainer`",
             _rivals("ours", "TRL"),
             _step(steps.rollout_step),
-            most_turns=7,
+            most_turns=5,
         ),
         Row(
             "opct_training",
@@ -168,6 +168,7 @@ ROWS = {
             "ACT's step, against the whole model with `output_hidden_states`",
             _rivals("ours", "whole model"),
             _step(steps.activation_step),
+            most_turns=7,
         ),
         Row(
             "bct_training",
@@ -180,12 +181,14 @@ ROWS = {
             "BCT's forward and backward alone, against the plain model with `labels`",
             _rivals("ours", "whole model"),
             _step(steps.supervised_step),
+            most_turns=7,
         ),
         Row(
             "kl_step",
             "KL's step, against all logits of both sides and torch's `kl_div`",
             _rivals("ours", "all logits"),
             _step(steps.divergence_step),
+            most_turns=7,
         ),
         Row(
             "lora_dropout",
@@ -206,14 +209,14 @@ ROWS = {
             "64 targets of 8 tokens in batches, against one at a time",
             _rivals("batches", "one at a time"),
             _answering(_generate_targets),
-            most_turns=5,
+            most_turns=3,
         ),
         Row(
             "evaluate",
             "64 answers of 8 tokens in batches, against one at a time",
             _rivals("batches", "one at a time"),
             _answering(_evaluate),
-            most_turns=5,
+            most_turns=3,
         ),
         Row(
             "engine_rollouts",

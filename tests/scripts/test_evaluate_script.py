@@ -22,7 +22,7 @@ from tests.helpers.models import make_config, make_model, make_pairs
 from tests.helpers.naive_answers import naive_answer
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.generation import targets
-from trl_consistency.models.folder_warnings import _warn_of_templates, _warn_of_variables
+from trl_consistency.models.folder_warnings import warn_of_templates, warn_of_variables
 from trl_consistency.models.loading import check_adapters
 from trl_consistency.models.quantization import prevent_repacking
 from trl_consistency.scripts import evaluate
@@ -131,7 +131,7 @@ def test_an_adapter_with_another_chat_template_is_warned_about(model_dir, tokeni
         assert (folder / "chat_template.jinja").exists() == ("config" not in kind)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        _warn_of_templates([str(folder), "me/on-the-hub"], tokenizer)
+        warn_of_templates([str(folder), "me/on-the-hub"], tokenizer)
     assert any(f"{folder} has a chat template of its own" in str(of.message) for of in caught) == ("other" in kind)
     assert len(caught) <= 1
 
@@ -154,7 +154,7 @@ def test_an_adapter_with_another_tokenizer_is_warned_about(model_dir, tokenizer,
         file.write_text("{")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        _warn_of_templates([str(folder)], tokenizer)
+        warn_of_templates([str(folder)], tokenizer)
     messages = [str(of.message) for of in caught]
     assert any("has a tokenizer of its own" in of for of in messages) == (kind == "other numbers"), messages
 
@@ -181,7 +181,7 @@ def test_a_model_that_was_trained_with_other_variables_is_warned_about(tmp_path,
     (tmp_path / "none").mkdir()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        _warn_of_variables([str(tmp_path), str(tmp_path / "none"), "me/on-the-hub"], answering)
+        warn_of_variables([str(tmp_path), str(tmp_path / "none"), "me/on-the-hub"], answering)
     said = f"""{tmp_path} was trained with `chat_template_kwargs` {json.dumps(TRAINED)}, and answers with {{}}"""
     assert [said in str(of.message) for of in caught] == [True] * is_warned
 

@@ -10,14 +10,17 @@ from tests.helpers.evaluate_command import save_adapter
 from tests.helpers.models import make_pairs
 from trl_consistency.cli import main as cli
 from trl_consistency.evaluation.answers import generate as answering
+from trl_consistency.scripts import suites
 
 
 @pytest.mark.parametrize("says", [True, False])
-@pytest.mark.parametrize("command", ["pairs", "convert", "lint"])
+@pytest.mark.parametrize("command", ["pairs", "convert", "lint", "suites"])
 def test_adapters_of_weights_in_four_bits_are_warned_about(command, says, tmp_path, model_dir, tokenizer, monkeypatch):
     monkeypatch.setattr(
         answering, "generate_ids", lambda model, tokenizer, prompts, *args, **kwargs: [[5, 1]] * len(prompts)
     )
+    monkeypatch.setattr(suites, "find_suites", lambda *args: [])  # their libraries may not be installed
+    monkeypatch.setattr(suites, "run_suites", lambda *args, **kwargs: {"base": []})
     adapter = save_adapter(model_dir, tmp_path / "adapter", 0)
     tokenizer.save_pretrained(adapter)
     if says:
@@ -29,6 +32,7 @@ def test_adapters_of_weights_in_four_bits_are_warned_about(command, says, tmp_pa
         "pairs": ["--dataset_name", file, "--perturbations", "are_you_sure", "--keep_vulnerable", "true", *out],
         "convert": ["--pairs", file, *out],
         "lint": ["--pairs", file, "--dose", "--max_completion_length", "4"],
+        "suites": ["--suites", "gsm8k", *out],
     }[command]
     with (
         warnings.catch_warnings(record=True) as caught,

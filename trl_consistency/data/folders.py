@@ -43,6 +43,7 @@ _SPLIT_NAME = re.compile(r"train|test|val|dev|eval")
 
 # Sub-folder for a model's answers as they are generated, so that a killed run can resume. It is not pushed.
 ANSWERS = "_answers"
+TRAINED_PAIRS = "_trained_pairs.npy"  # in the folder of a model: digests of the pairs that it was trained on
 
 # Absolute paths, URLs and parent folders
 _OUTSIDE = re.compile(r"[/\\~]|[A-Za-z]:|.*(?:://|::)|(?:.*[/\\])?\.\.(?:[/\\]|$)", re.DOTALL)

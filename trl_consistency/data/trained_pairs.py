@@ -1,4 +1,4 @@
-"""Digests of the pairs that a model was trained on, which stand beside its weights: an evaluation warns of the same pairs."""
+"""Digests of the pairs that a model was trained on, which stand beside its weights on this machine: an evaluation warns of the same pairs."""
 
 import hashlib
 import io
@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 from datasets import Dataset
 
 from ..files import write_bytes
+from .folders import TRAINED_PAIRS
 
 
-FILE = "_trained_pairs.npy"  # for this machine alone: it is never published
 _SIDES = ("clean_ids", "perturbed_ids")
 
 
@@ -45,13 +45,13 @@ def write_digests(folder: str | Path, digests: np.ndarray) -> None:
     """Writes digests into the folder of a model."""
     file = io.BytesIO()
     np.save(file, digests, allow_pickle=False)
-    write_bytes(Path(folder) / FILE, file.getvalue())
+    write_bytes(Path(folder) / TRAINED_PAIRS, file.getvalue())
 
 
 def read_digests(folder: str | Path) -> np.ndarray:
     """Returns the digests of the pairs that the model in a folder was trained on; none if they are not known."""
     try:
-        return np.load(Path(folder) / FILE, allow_pickle=False)
+        return np.load(Path(folder) / TRAINED_PAIRS, allow_pickle=False)
     except (OSError, ValueError, EOFError):  # there is no such file, or it is damaged
         return np.array([], dtype=np.uint64)
 

@@ -58,20 +58,20 @@ def warn_of_folders(
             Rendered pairs that are measured as held out, by the name of their set.
     """
     paths = [*adapters, model_name]
-    _warn_of_templates(adapters, processing_class)
-    _warn_of_revisions(adapters, model_name, revision)
-    _warn_of_bases(paths, model_name)
-    _warn_of_variables(paths, answering)
-    _warn_of_trained_pairs(paths, pairs or {})
+    warn_of_templates(adapters, processing_class)
+    warn_of_revisions(adapters, model_name, revision)
+    warn_of_bases(paths, model_name)
+    warn_of_variables(paths, answering)
+    warn_of_trained_pairs(paths, pairs or {})
 
 
 def warn_of_loaded(model_name: str, adapters: Sequence[str], model: Any, processing_class: ProcessingClass) -> None:
     """Like [`warn_of_folders`], of what is only known of the loaded `model`."""
-    _warn_of_quantization([*adapters, model_name], model)
-    _warn_of_ends(adapters, model, processing_class)
+    warn_of_quantization([*adapters, model_name], model)
+    warn_of_ends(adapters, model, processing_class)
 
 
-def _warn_of_templates(paths: Sequence[str], processing_class: ProcessingClass) -> None:
+def warn_of_templates(paths: Sequence[str], processing_class: ProcessingClass) -> None:
     """
     Warns of folders of adapters and models whose chat template or tokenizer is not that of `processing_class`, which is used for
     all.
@@ -106,7 +106,7 @@ def _has_other_tokens(folder: Path, processing_class: ProcessingClass) -> bool:
     return any(own.get(token) != number for token, number in vocabulary.items())
 
 
-def _warn_of_revisions(paths: Sequence[str], base_model: str, revision: str | None) -> None:
+def warn_of_revisions(paths: Sequence[str], base_model: str, revision: str | None) -> None:
     """Warns of adapters that were trained at another commit of the base model, which has been loaded at `revision`."""
     name = resolve_model(base_model)
     folder = None if os.path.isdir(name) else folder_of(name, revision)
@@ -124,7 +124,7 @@ def _warn_of_revisions(paths: Sequence[str], base_model: str, revision: str | No
             )
 
 
-def _warn_of_bases(paths: Sequence[str], model_name: str) -> None:
+def warn_of_bases(paths: Sequence[str], model_name: str) -> None:
     """Warns of adapters that were trained on other weights than those that the local folder of their base model has now."""
     config = PeftConfig.from_pretrained(model_name) if is_adapter_folder(model_name) else None
     base_model = model_name if config is None else config.base_model_name_or_path
@@ -141,7 +141,7 @@ def _warn_of_bases(paths: Sequence[str], model_name: str) -> None:
             )
 
 
-def _warn_of_variables(paths: Sequence[str], answering: Sequence[Mapping[str, Any]]) -> None:
+def warn_of_variables(paths: Sequence[str], answering: Sequence[Mapping[str, Any]]) -> None:
     """
     Warns of folders of adapters and models that were trained with variables of the chat template, as their cards say, which
     they are not given: `answering` has the variables of each prompt.
@@ -173,7 +173,7 @@ def _card_data(folder: Path) -> dict[str, Any]:
     return card if isinstance(card, dict) else {}
 
 
-def _warn_of_trained_pairs(paths: Sequence[str], pairs: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+def warn_of_trained_pairs(paths: Sequence[str], pairs: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Warns of folders of models that were trained on some of the pairs, token for token, as the files beside them say."""
     for path in paths:
         digests = read_digests(path)
@@ -187,7 +187,7 @@ def _warn_of_trained_pairs(paths: Sequence[str], pairs: Mapping[str, Sequence[Ma
                 )
 
 
-def _warn_of_quantization(paths: Sequence[str], model: Any) -> None:
+def warn_of_quantization(paths: Sequence[str], model: Any) -> None:
     """Warns of folders of adapters that were trained on weights in 4 bits if those of `model` are not."""
     for path in () if getattr(model, "is_loaded_in_4bit", False) else paths:
         if is_adapter_folder(path) and _is_of_4_bits(Path(path)):
@@ -208,7 +208,7 @@ def _is_of_4_bits(folder: Path) -> bool:
     return _card_data(folder).get("load_in_4bit") is True
 
 
-def _warn_of_ends(paths: Sequence[str], model: Any, processing_class: ProcessingClass) -> None:
+def warn_of_ends(paths: Sequence[str], model: Any, processing_class: ProcessingClass) -> None:
     """Warns of folders of adapters whose answers end with another token, which ends no answer of `model`."""
     ends = end_tokens(model, processing_class)
     for path in paths:

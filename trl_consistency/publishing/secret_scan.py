@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from huggingface_hub import get_token
 
+from ..data.folders import TRAINED_PAIRS
 from ..errors import ConsistencyError
 from ..folder_lock import LOCK
 from .results import RESULTS_FILE
@@ -135,7 +136,8 @@ def choose_files(folder: Path, include: Sequence[str] = ()) -> tuple[list[str], 
         elif path.endswith(PICKLES):
             left_out[path] = "a pickle, which can run code when it is loaded"
         else:
-            left_out[path] = "training data" if path.endswith(ROWS) else "not part of the page"
+            is_of_data = path.endswith(ROWS) or path == TRAINED_PAIRS
+            left_out[path] = "training data" if is_of_data else "not part of the page"
     return sent, left_out
 
 

@@ -16,7 +16,7 @@ from tests.helpers.models import make_config, make_model, make_pairs, make_token
 from trl_consistency import ConsistencyError, ConsistencyTrainer
 from trl_consistency.config.consistency_config import METHODS
 from trl_consistency.models.embedded_models import EMBEDDED, MODELS
-from trl_consistency.models.folder_warnings import _warn_of_revisions
+from trl_consistency.models.folder_warnings import warn_of_revisions
 from trl_consistency.perturbations.card import made_with
 from trl_consistency.publishing import Result, add_results, write_results
 from trl_consistency.publishing.page import RESULTS_END, RESULTS_START
@@ -103,12 +103,12 @@ def test_an_adapter_names_the_commit_of_its_base_model(tmp_path, cached_base, mo
     folder = trainer.args.output_dir
     assert PeftConfig.from_pretrained(folder).revision == COMMITS["v1"]
     with pytest.warns(UserWarning, match=f"at the revision {COMMITS['v1']}, and is measured at {COMMITS['main']}"):
-        _warn_of_revisions([folder], "me/base", None)
+        warn_of_revisions([folder], "me/base", None)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        _warn_of_revisions([folder], "me/base", "v1")
+        warn_of_revisions([folder], "me/base", "v1")
         monkeypatch.setitem(MODELS, EMBEDDED, lambda progress: tmp_path)
-        _warn_of_revisions([folder], EMBEDDED, None)
+        warn_of_revisions([folder], EMBEDDED, None)
 
 
 def test_an_adapter_that_is_trained_further_names_the_commit_that_it_was_trained_on(tmp_path, cached_base):
@@ -122,7 +122,7 @@ def test_an_adapter_that_is_trained_further_names_the_commit_that_it_was_trained
     assert PeftConfig.from_pretrained(trainer.args.output_dir).revision == COMMITS["main"]
     with warnings.catch_warnings():  # trained on another model, of which no commit is known
         warnings.simplefilter("error")
-        _warn_of_revisions([tmp_path / "begun"], "me/another", None)
+        warn_of_revisions([tmp_path / "begun"], "me/another", None)
 
 
 def test_commit_of_a_base_model_that_was_loaded_before(tmp_path, cached_base):

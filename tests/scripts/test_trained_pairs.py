@@ -1,0 +1,86 @@
+"""`trl-consistency evaluate` warns of pairs that a model was trained on: they are not held out."""
+
+import warnings
+
+import pytest
+from datasets import Dataset
+from peft import LoraConfig
+
+from tests.helpers.evaluate_command import pair, write
+from tests.helpers.models import make_config
+from trl_consistency import ConsistencyTrainer
+from trl_consistency.data.folders import TRAINED_PAIRS
+from trl_consistency.publishing.secret_scan import choose_files
+from trl_consistency.scripts.evaluate import run
+
+
+def trained(model_dir, folder, rows, is_adapter=True, has_trained=True, anchors=None):
+    adapter = LoraConfig(r=2, target_modules=["q_proj"]) if is_adapter else None
+    options = {"method": "bct", "anchor_ratio": 0.5, "max_completion_length": 4} if anchors else {"method": "act"}
+    config = make_config(folder, max_steps=1, save_strategy="steps", save_steps=1, **options)
+    data = Dataset.from_list(
+        [{column: row[column] for column in ("clean_prompt", "perturbed_prompt")} for row in rows]
+    )
+    trainer = ConsistencyTrainer(
+        str(model_dir), args=config, train_dataset=data, peft_config=adapter, anchor_dataset=anchors
+    )
+    if has_trained:
+        trainer.train()
+    trainer.save_model()
+
+
+def warnings_of(options):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run(options)
+    return [str(of.message) for of in caught if "row(s)" in str(of.message) and "was trained on" in str(of.message)]
+
+
+@pytest.mark.parametrize("measured", ["an adapter", "its checkpoint", "alone", "a whole model"])
+def test_pairs_that_were_trained_on_are_counted(options, model_dir, tmp_path, measured):
+    """The rates of the very file that an adapter was trained on looked like those of a held-out one."""
+    mine = tmp_path / "mine"
+    rows = [pair(number) for number in range(8)]
+    trained(model_dir, mine, rows, is_adapter=measured != "a whole model")
+    folder = mine / "checkpoint-1" if measured == "its checkpoint" else mine
+    place = options.index("--adapters")
+    options[place + 1] = str(folder)
+    if measured == "alone":
+        options[options.index("--model_name_or_path") + 1] = str(folder)
+        del options[place : place + 2]
+    others = [pair(number, clean_prompt=pair(number + 9)["clean_prompt"]) for number in range(3)]
+    options[options.index("--pairs") + 1] = write(tmp_path / "mixed.jsonl", rows[:5] + others)
+    [warning] = warnings_of(options)
+    assert warning.startswith(f"{folder} was trained on 5 of the 8 row(s) of mixed: ")
+
+
+@pytest.mark.parametrize("kind", ["not trained", "other wordings", "moved without the file"])
+def test_other_pairs_are_not_warned_about(options, model_dir, tmp_path, kind):
+    """Held-out wordings of the questions are a measurement of their own."""
+    mine, rows = tmp_path / "mine", [pair(number) for number in range(4)]
+    trained(model_dir, mine, rows, has_trained=kind != "not trained")
+    if kind == "moved without the file":
+        (mine / TRAINED_PAIRS).unlink()
+    if kind == "other wordings":
+        rows = [{**row, "perturbed_prompt": pair(number + 4)["perturbed_prompt"]} for number, row in enumerate(rows)]
+    options[options.index("--adapters") + 1] = str(mine)
+    options[options.index("--pairs") + 1] = write(tmp_path / "some.jsonl", rows)
+    assert warnings_of(options) == []
+
+
+def test_anchors_are_trained_on_too(options, model_dir, tmp_path):
+    """As a control set, their own prompts show how well they were learned."""
+    mine, prompts = tmp_path / "mine", [pair(number)["clean_prompt"] for number in range(4)]
+    trained(model_dir, mine, [pair(number) for number in range(8)], anchors=Dataset.from_dict({"prompt": prompts}))
+    rows = [pair(0, clean_prompt=prompt, perturbed_prompt=prompt, biased_answer=None) for prompt in prompts]
+    options[options.index("--adapters") + 1] = str(mine)
+    options[options.index("--pairs") + 1] = write(tmp_path / "control.jsonl", rows)
+    [warning] = warnings_of(options)
+    assert "was trained on 4 of the 4 row(s) of control" in warning
+
+
+def test_the_digests_are_not_published(model_dir, tmp_path):
+    trained(model_dir, tmp_path / "mine", [pair(number) for number in range(4)])
+    sent, left_out = choose_files(tmp_path / "mine")
+    assert TRAINED_PAIRS not in sent
+    assert left_out[TRAINED_PAIRS] == "training data"
