@@ -66,7 +66,7 @@ def evaluate(
         reference ([`Results`], *optional*):
             Results of the model before training on the same pairs, for `reference_agreement`. By default the model's own.
         judge ([`Judge`], *optional*):
-            Judges requests. By default, refusals are recognized by their opening words.
+            Judges requests. By default, refusals are recognized by how they begin.
         judge_questions (`bool`, *optional*, defaults to `False`):
             Whether the judge also grades questions, except those whose possible answers are letters.
         chat_template_kwargs (`dict[str, Any]`, *optional*):

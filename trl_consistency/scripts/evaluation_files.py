@@ -168,7 +168,7 @@ def write_report(
         + [
             "Unless a judge graded them, answers are read by heuristics: questions by the first possible answer that "
             "a reply names (or the letter that it chooses; a definite answer that is none of them is `other`), refusals by "
-            "their opening words.",
+            "how a reply begins.",
         ],
         findings=summary["findings"],
     )

@@ -284,7 +284,7 @@ def grade_answers(
         candidates (`Mapping[str, Collection[str]]`, *optional*):
             Possible answers by `category`. By default those of the rows.
         judge ([`Judge`], *optional*):
-            Judges requests. By default, refusals are recognized by their opening words.
+            Judges requests. By default, refusals are recognized by how they begin.
         judge_questions (`bool`, *optional*, defaults to `False`):
             Whether the judge also grades questions, except those whose possible answers are letters.
         thinking_markers (`tuple[str, str]`, *optional*, defaults to `("<think>", "</think>")`):
