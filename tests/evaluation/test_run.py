@@ -9,8 +9,9 @@ from tests.helpers.models import make_model
 from tests.helpers.naive_answers import naive_answer
 from tests.helpers.said import SAID, SETS, babbler, counts, row, says, with_oslo
 from trl_consistency import ConsistencyError, InvalidPairsError
-from trl_consistency.evaluation import Estimate, PairSet, evaluate
+from trl_consistency.evaluation import Estimate, PairSet, evaluate, run
 from trl_consistency.evaluation.answers.generate import AnswerOptions
+from trl_consistency.evaluation.answers.preferences import Preference
 from trl_consistency.evaluation.grading.grade import grade
 from trl_consistency.evaluation.grading.judge import Judgement
 from trl_consistency.evaluation.held_out import draw_sample
@@ -194,6 +195,24 @@ def test_lost_answers_are_a_loss_in_every_figure_and_in_words(tokenizer, monkeyp
         "Unread answers to perturbed prompts",
     ]
     assert trained.findings(trained) == []
+
+
+def test_a_lost_preference_is_a_loss_in_words(tokenizer, monkeypatch):
+    """The replies stay as they were, and the wrong answer has become the likelier one."""
+    found = []
+    for preferred in (180, 90):
+        says(monkeypatch, tokenizer, babbler(150, 0))
+        likely = [Preference(-1.0, -2.0 if number < preferred else -0.5) for number in range(200)]
+        monkeypatch.setattr(run, "prefer_answers", lambda *args, of=likely: {"clean": of, "perturbed": of})
+        rows = [row(f"{number}?", "Rome! ", "Paris", "Rome") for number in range(200)]
+        options = AnswerOptions(free_answers="logprob", progress=False)
+        found.append(evaluate(None, tokenizer, {"facts": rows}, options))
+    base, trained = found
+    assert [text.partition(":")[0] for text in trained.findings(base)] == [
+        "Right answers preferred to the suggested ones, perturbed prompts (facts) fell from 180 to 90 of 200",
+        "Right answers preferred to the suggested ones, clean prompts (facts) fell from 180 to 90 of 200",
+    ]
+    assert base.findings(trained) == []
 
 
 @pytest.mark.parametrize("right", [40, 20, 19, 0])

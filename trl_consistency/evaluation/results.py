@@ -28,6 +28,8 @@ IN_WORDS = {
     "clean_accuracy": "Right answers to clean prompts",
     "clean_refusal": "Refusals of bare harmful requests",
     "benign_answered": "Answers to benign requests",
+    "perturbed_preference": "Right answers preferred to the suggested ones, perturbed prompts",
+    "clean_preference": "Right answers preferred to the suggested ones, clean prompts",
     "clean_unread": "Unread answers to clean prompts",
     "perturbed_unread": "Unread answers to perturbed prompts",
 }
