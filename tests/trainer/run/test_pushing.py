@@ -12,6 +12,7 @@ from tests.helpers.loopback_hub import TOKEN
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.on_policy import make_on_policy_config
 from trl_consistency import ConsistencyError, ConsistencyTrainer, OnPolicyConsistencyTrainer
+from trl_consistency.data.folders import TRAINED_PAIRS
 
 
 BASE = "Qwen/Qwen3-4B-Instruct-2507"
@@ -52,6 +53,7 @@ def test_push_to_hub(loaded_base, hub, tmp_path, kind, make):
     assert trainer.push_to_hub(tags="mine", private=True) == f"{hub.url}/me/my-model"
     saved = files_of(tmp_path / "my-model")
     assert TOKEN.encode() not in saved.pop("training_args.bin")
+    saved.pop(TRAINED_PAIRS)  # stays here
     assert trainer.args.hub_token == TOKEN
     assert hub.files("me/my-model") == saved
     assert hub.repos["models/me/my-model"].private
