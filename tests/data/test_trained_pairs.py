@@ -1,5 +1,7 @@
 """Digests of pairs that were trained on."""
 
+import io
+
 import numpy as np
 import pytest
 from datasets import Dataset
@@ -46,7 +48,19 @@ def test_rows_that_were_trained_on_are_counted(tmp_path):
     assert among([], read_digests(tmp_path)) == 0
 
 
-@pytest.mark.parametrize("content", [None, b"", b"no array", b"\x93NUMPY"])
+def saved(array):
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(None, b"", b"no array", b"\x93NUMPY", saved(np.array(["a"], dtype=object)), saved(np.array([0.5, 2.0]))),
+        saved(np.zeros(10, dtype=np.uint64)).replace(b"(10,), }          ", b"(10000000000000,)}"),
+    ],
+)
 def test_without_a_file_that_can_be_read_nothing_is_known(tmp_path, content):
     if content is not None:
         (tmp_path / TRAINED_PAIRS).write_bytes(content)

@@ -51,9 +51,10 @@ def write_digests(folder: str | Path, digests: np.ndarray) -> None:
 def read_digests(folder: str | Path) -> np.ndarray:
     """Returns the digests of the pairs that the model in a folder was trained on; none if they are not known."""
     try:
-        return np.load(Path(folder) / TRAINED_PAIRS, allow_pickle=False)
-    except (OSError, ValueError, EOFError):  # there is no such file, or it is damaged
-        return np.array([], dtype=np.uint64)
+        found = np.load(Path(folder) / TRAINED_PAIRS, allow_pickle=False)
+    except (OSError, ValueError, EOFError, MemoryError):  # there is no such file, or it is damaged
+        found = None
+    return found if getattr(found, "dtype", None) == np.uint64 else np.array([], dtype=np.uint64)
 
 
 def _split(column: Any) -> list[np.ndarray]:
