@@ -219,15 +219,15 @@ def test_a_file_that_is_not_read_is_named(folder, name):
 
 def test_thoughts_are_not_read_as_replies(tmp_path, model, tokenizer, monkeypatch):
     write_prompts(tmp_path / "safe.csv", make_prompts(3))
-    ids = tokenizer(text="[T] Of course: here it is. [/T] I cannot help with that.", add_special_tokens=False)[
+    ids = tokenizer(text="[T] I cannot help with that. [/T] Of course: here it is.", add_special_tokens=False)[
         "input_ids"
     ]
     monkeypatch.setattr(
         capability, "generate_ids", lambda model, tokenizer, prompts, *args, **kwargs: [ids] * len(prompts)
     )
     markers = ("[T]", "[/T]")
-    assert measure_capability(model, tokenizer, tmp_path)["safe"].value == 0
-    assert measure_capability(model, tokenizer, tmp_path, thinking_markers=markers)["safe"].value == 1
+    assert measure_capability(model, tokenizer, tmp_path)["safe"].value == 1
+    assert measure_capability(model, tokenizer, tmp_path, thinking_markers=markers)["safe"].value == 0
 
 
 def test_faults_of_the_folder(tmp_path):
