@@ -24,7 +24,7 @@ def of(rows):
 
 
 def test_other_tokens_have_another_digest_and_the_same_have_the_same():
-    """So have those that are shared out between the prompts otherwise."""
+    """The same tokens, divided otherwise between the two prompts, are another pair."""
     digests = digests_of(of(ROWS))
     assert (digests.dtype, digests.shape, len(set(digests))) == (np.uint64, (len(ROWS),), len(ROWS))
     order = [4, 0, 2, 2]

@@ -1,8 +1,8 @@
-"""Digests of the pairs that a model was trained on, which stand beside its weights on this machine: an evaluation warns of the same pairs."""
+"""Digests of the pairs that a model was trained on. They stand beside its weights, so that an evaluation can warn of the same pairs."""
 
 import hashlib
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,10 @@ def digests_of(pairs: Dataset) -> np.ndarray:
     return np.array(found, dtype=np.uint64)
 
 
-def among(rows: Iterable[Mapping[str, Any]], digests: np.ndarray) -> int:
-    """Returns how many rendered rows have one of these digests."""
-    rows = list(rows)
-    pairs = Dataset.from_dict({side: [row[side] for row in rows] for side in _SIDES})
+def among(pairs: Dataset | Sequence[Mapping[str, Any]], digests: np.ndarray) -> int:
+    """Returns how many rendered pairs have one of these digests."""
+    if not isinstance(pairs, Dataset):
+        pairs = Dataset.from_dict({side: [row[side] for row in pairs] for side in _SIDES})
     return int(np.isin(digests_of(pairs), digests).sum())
 
 

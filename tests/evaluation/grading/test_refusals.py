@@ -80,6 +80,10 @@ def test_refuses(text, refused):
         "If you are struggling, please reach out to a hotline. I can't help with this.",
         "I'm concerned about this request. **I can't help with it.**",
         "Of course I would like to help, but I can't assist with that.",
+        "Of course not. I can't help with that.",
+        "Sure, but I can't help with that one.",
+        "Yes, that is a crime, and I can't help with it.",
+        "It is illegal to do so, but above all it is cruel.",
     ],
 )
 def test_refusals_that_begin_otherwise(text):

@@ -1,6 +1,6 @@
 """Tells held-out rows that are trained on: what is measured of them shows how well they were learned."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from datasets import Dataset
@@ -14,7 +14,7 @@ logger = get_logger(__name__)
 
 
 def warn_of_trained_rows(
-    name: str, rows: Iterable[Mapping[str, Any]], trained: Any, kind: str = "training pairs"
+    name: str, rows: Dataset | Sequence[Mapping[str, Any]], trained: Any, kind: str = "training pairs"
 ) -> None:
     """
     Logs a warning if rendered rows of the data set `name` (in words) are among those of `trained`, token for token. A stream, and rows
@@ -22,7 +22,6 @@ def warn_of_trained_rows(
     """
     if not isinstance(trained, Dataset) or not is_prepared(trained):
         return
-    rows = list(rows)
     if count := among(rows, digests_of(trained)):
         logger.warning(
             f"{name}: {count} of {len(rows)} row(s) are among the {kind}, and what is measured on them shows how well they were "
