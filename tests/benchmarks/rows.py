@@ -202,7 +202,7 @@ ROWS = {
             "OPCT's whole step with its rollouts, without `log_consistency_metrics` and with it",
             _rivals("ours", "with metrics"),
             _training(training.on_policy),
-            most_turns=7,
+            most_turns=3,
         ),
         Row(
             "targets",
