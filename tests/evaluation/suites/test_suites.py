@@ -34,6 +34,7 @@ from trl_consistency.evaluation.suites import registry as suites
 from trl_consistency.evaluation.suites import runs as suite_runs
 from trl_consistency.evaluation.suites.registry import find_suites, wrap_held_out
 from trl_consistency.evaluation.suites.scores import suite_interval
+from trl_consistency.generation.targets import cut_after_end
 from trl_consistency.perturbations import PERTURBATIONS, perturbation
 from trl_consistency.scripts.suites import SuitesArguments, make_results
 
@@ -545,25 +546,49 @@ def test_gsm8k_itself_on_local_rows(tmp_path, tokenizer):
     assert metrics["exact_match/strict-match"].total == 6
 
 
+def capitals(tmp_path, tokens=20):
+    """A task whose replies are compared with Paris, three times."""
+    data = write_rows(tmp_path / "rows.jsonl", [{"question": f"What is {n}?", "answer": "Paris"} for n in range(3)])
+    task = {
+        **local_data(data, "test"),
+        **{"task": "capitals", "test_split": "test", "output_type": "generate_until"},
+        **{"doc_to_text": "question", "doc_to_target": "answer"},
+        "generation_kwargs": {"until": ["Question:"], "max_gen_toks": tokens},
+        "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
+    }
+    (tmp_path / "capitals.yaml").write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in task.items()))
+    return f"lm_eval:{tmp_path}/capitals.yaml"
+
+
+def replying(model, ids):
+    """Lets a model give one reply, up to the end that it is given, or else its own."""
+
+    def generate(input_ids, eos_token_id=None, **options):
+        reply = cut_after_end(ids, model.generation_config.eos_token_id if eos_token_id is None else eos_token_id)
+        return torch.cat([input_ids, torch.tensor(reply).expand(len(input_ids), -1)], 1)
+
+    model.generate = generate
+    return model
+
+
 @needs_lm_eval
 @pytest.mark.parametrize("is_token", [True, False])
 def test_thoughts_are_taken_out_of_replies(tmp_path, is_token):
     """Whether `</think>` is one token of the tokenizer or several."""
-    data = write_rows(tmp_path / "rows.jsonl", [{"question": f"What is {n}?", "answer": "Paris"} for n in range(3)])
-    task = {
-        **local_data(data, "test"),
-        **{"task": "thoughts", "test_split": "test", "output_type": "generate_until"},
-        **{"doc_to_text": "question", "doc_to_target": "answer"},
-        "generation_kwargs": {"until": ["Question:"], "max_gen_toks": 20},
-        "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
-    }
-    (tmp_path / "thoughts.yaml").write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in task.items()))
-    tokenizer, model = make_tokenizer(), make_model()
+    tokenizer = make_tokenizer()
     if is_token:
         tokenizer.add_tokens(["</think>"])
-    reply = torch.tensor(tokenizer("<think> Lyon? </think> Paris")["input_ids"])
-    model.generate = lambda input_ids, **options: torch.cat([input_ids, reply.expand(len(input_ids), -1)], 1)
-    [found] = run_suites(model, [f"lm_eval:{tmp_path}/thoughts.yaml"], None, tokenizer)["base"]
+    model = replying(make_model(), tokenizer("<think> Lyon? </think> Paris")["input_ids"])
+    [found] = run_suites(model, [capitals(tmp_path, 50)], None, tokenizer)["base"]
+    assert found.value == 1.0
+
+
+@needs_lm_eval
+def test_replies_end_where_the_tokenizers_turn_ends(tmp_path, tokenizer):
+    """As in `evaluate`. Where the model's config names another end, what came after it was scored, too."""
+    model = replying(make_model(), tokenizer("Paris<|im_end|> Lyon")["input_ids"])
+    model.generation_config.eos_token_id = 1
+    [found] = run_suites(model, [capitals(tmp_path, 50)], None, tokenizer)["base"]
     assert found.value == 1.0
 
 

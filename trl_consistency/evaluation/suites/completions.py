@@ -13,7 +13,7 @@ from transformers import LogitsProcessorList, PreTrainedModel
 
 from ...data.rendering import ProcessingClass, get_tokenizer
 from ...finite import NaNWatch, check_logits
-from ...generation.options import evaluating
+from ...generation.options import end_tokens, evaluating
 from ...models.checks import context_of
 
 
@@ -67,7 +67,8 @@ def score_completions(
 def harness_model(**options: Any) -> Any:
     """
     Returns lm-evaluation-harness's model of these options. It raises [`NotFiniteError`] for logits that are NaN: the harness takes
-    the first choice then, which is right in some questions.
+    the first choice then, which is right in some questions. Replies also end where the tokenizer's end-of-turn token does, and not
+    only the model's.
     """
     from lm_eval.models.huggingface import HFLM
 
@@ -77,9 +78,11 @@ def harness_model(**options: Any) -> Any:
             check_logits(logits)
             return logits
 
-        def _model_generate(self, *args: Any, **kwargs: Any) -> Any:
-            watch = NaNWatch()
-            answers = super()._model_generate(*args, logits_processor=LogitsProcessorList([watch]), **kwargs)
+        def _model_generate(self, context: Any, max_length: int, stop: list[str], **kwargs: Any) -> Any:
+            watch, ends = NaNWatch(), end_tokens(self.model, self.tokenizer)
+            # The harness looks for the tokenizer's as a text, which it leaves out of what it reads.
+            options = {"logits_processor": LogitsProcessorList([watch]), "eos_token_id": ends or None}
+            answers = super()._model_generate(context, max_length, stop, **options, **kwargs)
             watch.check()
             return answers
 
