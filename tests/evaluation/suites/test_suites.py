@@ -5,6 +5,7 @@ import math
 import random
 import re
 import sys
+import warnings
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -590,6 +591,32 @@ def test_replies_end_where_the_tokenizers_turn_ends(tmp_path, tokenizer):
     model.generation_config.eos_token_id = 1
     [found] = run_suites(model, [capitals(tmp_path, 50)], None, tokenizer)["base"]
     assert found.value == 1.0
+
+
+@needs_lm_eval
+@pytest.mark.parametrize(
+    ("reply", "tokens", "told"),
+    [
+        ("<think> Lyon? No, it is", 0, ["3 of 3 replies of base to `capitals` reached the most tokens of the task"]),
+        ("Paris. Question: What", 0, []),
+        ("Paris<|im_end|>", 0, []),
+        ("Paris", 9, []),  # which ended in another way
+        (
+            "[THINK] Lyon? [/THINK] Paris",
+            9,
+            ["3 of 3 replies of base to `capitals` hold a thought between [THINK] and"],
+        ),
+    ],
+)
+def test_replies_that_are_not_scored_as_they_are_meant_are_told(tmp_path, tokenizer, reply, tokens, told):
+    """Of a model that thinks, a figure was that of unfinished thoughts, or of thoughts that no library takes out."""
+    ids = tokenizer(reply)["input_ids"]
+    suite = capitals(tmp_path, len(ids) + tokens)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run_suites(replying(make_model(), ids), [suite], None, tokenizer)
+    found = [str(of.message) for of in caught if str(of.message).startswith("`suites`: ")]
+    assert [text.removeprefix("`suites`: ")[: len(of)] for text, of in zip(found, told, strict=True)] == told
 
 
 @needs_lm_eval

@@ -1,6 +1,7 @@
 """Runs suites with their libraries, and reads the scores."""
 
 import math
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
@@ -17,6 +18,7 @@ from ...errors import ConsistencyError, one_line
 from ...generation.model_identity import digest_of
 from ...generation.options import own_options, reads_padding
 from .completions import harness_model
+from .reply_counts import Replies
 from .scores import SuiteScore, is_mean, suite_interval
 
 
@@ -144,8 +146,14 @@ def _run_lm_eval(
             apply_chat_template=bool(tokenizer.chat_template),
             bootstrap_iters=1000,
         )
+    _warn_of(lm.replies, suite, name)
     outer = [task for task in (*groups, *loaded["tasks"]) if task not in inner]
     return [score for task in outer for score in _lm_eval_scores(suite, task, results)]
+
+
+def _warn_of(replies: Replies, suite: Suite, name: str) -> None:
+    for warning in replies.warnings(suite.name, name):
+        warnings.warn(warning)
 
 
 def _check_takes_text(tokenizer: Any, variables: Mapping[str, Any]) -> None:
@@ -255,12 +263,14 @@ def _run_inspect(
     from inspect_ai.model import get_model
 
     task = _inspect_task(suite, options.judge)
+    replies = Replies()
     evaluated = get_model(
         f"trl_consistency/{name}",
         memoize=False,
         loaded_model=model,
         processing_class=processing_class,
         chat_template_kwargs=options.chat_template_kwargs,
+        replies=replies,
     )
     [log] = inspect_eval(
         task,
@@ -278,6 +288,7 @@ def _run_inspect(
     if log.status != "success" or log.results is None:
         reason = log.error.message if log.error else f"it ended with the status {log.status}"
         raise ConsistencyError(f"`suites`: {suite.name} failed on {name}: {' '.join(reason.split())}")
+    _warn_of(replies, suite, name)
     return inspect_results(suite, log)
 
 
