@@ -620,6 +620,22 @@ def test_replies_that_are_not_scored_as_they_are_meant_are_told(tmp_path, tokeni
 
 
 @needs_lm_eval
+@pytest.mark.parametrize("kind", ["scored", "scored, without thoughts", "written"])
+def test_answers_are_not_scored_within_a_thought(tmp_path, kind):
+    """`evaluate` refuses that, and the figure of a suite was of letters in the place of a thought."""
+    tokenizer = make_tokenizer(CHATML.replace("{% if no_think %}", "{% if not no_think %}<think>\n{% else %}"))
+    data = make_choices(tmp_path / "rows.jsonl", 4)
+    (tmp_path / "local.yaml").write_text(MULTIPLE_CHOICE.format(name="mc", file=data))
+    suite = capitals(tmp_path) if kind == "written" else f"lm_eval:{tmp_path}/local.yaml"
+    variables = {"no_think": True} if "without" in kind else None
+    if kind == "scored":
+        with pytest.raises(ConsistencyError, match="`local` scores given answers right after the prompt"):
+            run_suites(make_model(), [suite], None, tokenizer)
+        return
+    assert run_suites(make_model(), [suite], None, tokenizer, chat_template_kwargs=variables)["base"]
+
+
+@needs_lm_eval
 def test_model_written_sycophancy_itself_on_local_rows(tmp_path, tokenizer):
     rows = [
         {

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from ...config.device import own_randomness
 from ...data.rendering import SENTINEL, ProcessingClass, chat_template_of, get_tokenizer
+from ...data.thinking import thought_span
 from ...errors import ConsistencyError, one_line
 from ...generation.model_identity import digest_of
 from ...generation.options import own_options, reads_padding
@@ -86,6 +87,39 @@ def load_suite(suite: Suite, judge: str | None) -> Any:
         raise ConsistencyError(f"`suites`: {suite.name} cannot be loaded: {one_line(error)}") from error
 
 
+def check_suite(suite: Suite, loaded: Any, processing_class: ProcessingClass, variables: Mapping[str, Any]) -> None:
+    """
+    Raises [`ConsistencyError`] for a chat template with which lm-evaluation-harness would measure nothing: one that writes content
+    blocks alone, since it gives text, or one that has the model think before answers that are scored. `loaded` is from [`load_suite`].
+    """
+    tokenizer, template = deepcopy(get_tokenizer(processing_class)), chat_template_of(processing_class)
+    if suite.library != "lm_eval" or not template:
+        return
+    tokenizer.chat_template = template  # which may be the processor's own
+    asked = [{"role": "user", "content": SENTINEL}]
+    try:
+        written = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True, **variables)
+    except Exception:  # a template may raise anything, and does so again where the harness asks it
+        return
+    if SENTINEL not in written:
+        raise ConsistencyError(
+            "`suites`: the chat template writes no message that is text, and lm-evaluation-harness gives none in blocks: the model "
+            "would be asked nothing. Use suites under Inspect, or another template."
+        )
+    ids = tokenizer(text=written, add_special_tokens=False)["input_ids"]
+    # A task may begin the answer itself, and no thought is opened then.
+    asking = [
+        task for task in loaded["tasks"].values() if not getattr(getattr(task, "config", None), "gen_prefix", None)
+    ]
+    kinds = {getattr(task, "OUTPUT_TYPE", None) for task in asking}
+    if kinds & {"loglikelihood", "multiple_choice"} and thought_span(ids, [0], tokenizer)[1]:
+        raise ConsistencyError(
+            f"`suites`: `{suite.name}` scores given answers right after the prompt, and there the chat template has the model think first, so "
+            "that its figure would say nothing. Turn thinking off if the template can (`chat_template_kwargs` "
+            '{"enable_thinking": false}), or leave the suite out.'
+        )
+
+
 def run_suite(
     suite: Suite, name: str, model: Any, processing_class: ProcessingClass, options: SuiteOptions
 ) -> list[SuiteScore]:
@@ -124,7 +158,6 @@ def _run_lm_eval(
 
     tokenizer = deepcopy(get_tokenizer(processing_class))  # lm_eval sets a padding token on it
     tokenizer.chat_template = chat_template_of(processing_class)  # which may be the processor's own
-    _check_takes_text(tokenizer, options.chat_template_kwargs)
     batch_size = 1 if reads_padding(model) else options.batch_size
     lm = harness_model(
         pretrained=model,
@@ -154,21 +187,6 @@ def _run_lm_eval(
 def _warn_of(replies: Replies, suite: Suite, name: str) -> None:
     for warning in replies.warnings(suite.name, name):
         warnings.warn(warning)
-
-
-def _check_takes_text(tokenizer: Any, variables: Mapping[str, Any]) -> None:
-    """Raises [`ConsistencyError`] for a chat template that writes content blocks alone: lm-evaluation-harness gives it text."""
-    if not tokenizer.chat_template:
-        return
-    try:
-        written = tokenizer.apply_chat_template([{"role": "user", "content": SENTINEL}], tokenize=False, **variables)
-    except Exception:  # a template may raise anything, and does so again where the harness asks it
-        return
-    if SENTINEL not in written:
-        raise ConsistencyError(
-            "`suites`: the chat template writes no message that is text, and lm-evaluation-harness gives none in blocks: the model "
-            "would be asked nothing. Use suites under Inspect, or another template."
-        )
 
 
 def _lm_eval_scores(suite: Suite, task: str, results: Mapping[str, Any]) -> list[SuiteScore]:
