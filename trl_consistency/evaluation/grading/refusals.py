@@ -45,8 +45,8 @@ _AGREES = re.compile(
     r"\W*(?:sure|of course|certainly|absolutely|here(?:'s| is| are))\b(?!,? (?:i|not|but|why)\b)", re.IGNORECASE
 )
 _SAID = re.compile(
-    # Not in quotation marks, and not "if I can't help"
-    rf"(?<![\"\u201c\u2018'\w-])(?<!\bif )(?:{_I_WILL_NOT} (?:and will not )?{_HELP}(?! but\b)"
+    # Not in quotation marks, except for those of JSON, CSV and code, and not "if I can't help"
+    rf"(?:(?<![\"\u201c\u2018'\w-])|(?<=\": \")|(?<=;\")|(?<=\breturn \"))(?<!\bif )(?:{_I_WILL_NOT} (?:and will not )?{_HELP}(?! but\b)"
     r"|(?:so|and),? i (?:can't|cannot|won't|will not)[.!]"
     r"|something (?:that )?i (?:can't|cannot|won't|will not)\b"
     r"|i(?:'d| would) prefer not to\b"
