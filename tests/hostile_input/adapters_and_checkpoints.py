@@ -166,7 +166,7 @@ CASES: list[Case] = [
     Case(
         "checkpoint of nothing",
         "A folder that is not a checkpoint",
-        "…nothing holds no weights: there is no model.safetensors.",
+        "…nothing holds no weights: there is no model.safetensors, and no adapter_config.json, which an adapter has.",
         lambda room: ((room.path / "nothing").mkdir(), resume(room, room.path / "nothing")),
     ),
     Case(

@@ -59,7 +59,7 @@ CASES: list[Case] = [
                 "A JSON file with the rows below a key",
                 "pairs.json",
                 json.dumps({"data": [PAIR]}),
-                "`train_dataset` has no column `clean_prompt`; its columns are `data`.",
+                "`train_dataset` has no column `clean_prompt`; its columns are `data`.…",
             ),
             ("JSON Lines of numbers", "pairs.jsonl", "3\n4\n", "…pairs.jsonl cannot be read: JSON parse error: …"),
             ("JSON Lines of texts", "pairs.jsonl", '"a"\n"b"\n', "…pairs.jsonl cannot be read: JSON parse error: …"),

@@ -63,7 +63,7 @@ CASES: list[Case] = [
     Case(
         "anchors without prompts",
         "Anchors without a `prompt` column",
-        "`anchor_dataset` has no column `prompt`; its columns are `text`. Rename the column that holds the prompts with `dataset.rename_column`.",
+        "`anchor_dataset` has no column `prompt`; its columns are `text`. Rename the column that holds the prompts (`dataset.rename_column`).",
         lambda room: room.trainer(options={"anchor_ratio": 0.5}, anchor_dataset=Dataset.from_list([{"text": "a"}])),
     ),
     Case(

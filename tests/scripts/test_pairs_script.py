@@ -68,7 +68,7 @@ def test_what_a_first_user_should_know_is_printed(questions, tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "Not read: the column(s) `topic`." in printed
     assert (
-        "No pair was held out: each source is with a chance of `test_share` (0.1), and of 1 source(s) none" in printed
+        "No pair was held out. Each source has a chance of `test_share` (0.1), and of 1 source(s) none" in printed
     )
 
 

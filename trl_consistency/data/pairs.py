@@ -143,7 +143,7 @@ def check_anchors(dataset: AnyDataset, name: str = "anchor_dataset") -> None:
     if "prompt" not in columns:
         raise InvalidPairsError(
             f"`{name}` has no column `prompt`; its columns are {', '.join(f'`{column}`' for column in columns)}. Rename "
-            "the column that holds the prompts with `dataset.rename_column`."
+            "the column that holds the prompts (`dataset.rename_column`)."
         )
     check_row = row_checker(first, has_completion="completion" in columns, prompt_columns=("prompt",))
     _check_rows(dataset, columns, first, check_row, name)
@@ -170,7 +170,7 @@ def check_prompt_columns(columns: list[str], name: str) -> None:
     for column in PROMPT_COLUMNS:
         if column not in columns:
             meant = did_you_mean(column, columns)
-            hint = f"{meant} Rename it with `dataset.rename_column`." if meant else ""
+            hint = f"{meant} Rename it (`dataset.rename_column`)." if meant else " `trl-consistency pairs` makes pairs of questions."
             raise InvalidPairsError(
                 f"`{name}` has no column `{column}`; its columns are {', '.join(f'`{c}`' for c in columns)}.{hint}"
             )
