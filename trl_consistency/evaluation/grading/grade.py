@@ -3,6 +3,7 @@
 import re
 import warnings
 from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ...data.answers import denied_answer
@@ -184,9 +185,13 @@ def _number_in_list(row: Mapping[str, Any]) -> int | None:
     clean, perturbed = (row.get(column) for column in PROMPT_COLUMNS)
     if not clean or not perturbed:
         return None
-    asked = re.escape(last_text(clean).strip())
-    found = re.search(rf"^\s*(\d{{1,2}})[.)]\s+{asked}\s*$", last_text(perturbed), re.MULTILINE)
-    return int(found[1]) if found else None
+    asked, written = last_text(clean).strip(), last_text(perturbed)
+    found = re.search(rf"^\s*(\d{{1,2}})[.)]\s+{re.escape(asked)}\s*$", written, re.MULTILINE)
+    if found:
+        return int(found[1])
+    items = {item: int(number) for number, item in re.findall(r"^\s*(\d{1,2})[.)]\s+(.+)$", written, re.MULTILINE)}
+    alike = get_close_matches(asked, items, n=1, cutoff=0.75)  # such as with typos
+    return items[alike[0]] if alike else None
 
 
 def _grade_stated(row: Mapping[str, Any], said: str, possible: Names) -> Grade:
