@@ -203,15 +203,20 @@ def _card_data(folder: Path) -> dict[str, Any]:
 def warn_of_trained_pairs(paths: Sequence[str], pairs: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Warns of folders of models that were trained on some of the pairs, token for token, as the files beside them say."""
     for path in paths:
-        digests = read_digests(path)
-        for name, rows in pairs.items():
-            if len(digests) and (count := among(rows, digests)):
-                warnings.warn(
-                    printable(
-                        f"{path} was trained on {count} of the {len(rows)} row(s){f' of {name}' if name else ''}: what is measured on them "
-                        "shows how well they were learned, not what is held out. Measure it on pairs that it was not trained on."
-                    )
-                )
+        for found in trained_pairs_in(path, pairs):
+            warnings.warn(printable(f"{path} was trained on {found}"))
+
+
+def trained_pairs_in(path: str, pairs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Returns on how many of the pairs of each set, by its name, the model in a folder was trained, and what that means."""
+    digests = read_digests(path)
+    counts = {name: among(rows, digests) for name, rows in pairs.items()} if len(digests) else {}
+    return [
+        f"{count} of the {len(pairs[name])} row(s){f' of {name}' if name else ''}: what is measured on them shows how well they were "
+        "learned, not what is held out. Measure it on pairs that it was not trained on."
+        for name, count in counts.items()
+        if count
+    ]
 
 
 def warn_of_quantization(paths: Sequence[str], model: Any) -> None:
