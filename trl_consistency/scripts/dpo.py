@@ -104,7 +104,8 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> DPOTraine
             "No step was trained, since the data made no batch: nothing is saved. Check their rows."
         )
     _check_finite(trainer)
-    if training_args.should_save:  # What an earlier training left there would be of other weights. Without checkpoints, TRL writes no card.
+    if training_args.should_save:
+        # What an earlier training left there is of other weights, and without checkpoints, TRL writes no card.
         (Path(training_args.output_dir) / TRAINED_PAIRS).unlink(missing_ok=True)
         trainer.create_model_card(model_name=Path(training_args.output_dir).absolute().name)
     trainer.save_model(training_args.output_dir)

@@ -94,7 +94,8 @@ class ConsistencyModelAPI(ModelAPI):
         self.chat_template_kwargs = chat_template_kwargs
         # Inspect keeps answers (`--cache`, `generate(cache=True)`) by the model's name and this address. The name says neither which
         # adapter nor which weights it has.
-        self.base_url = f"trl_consistency:{quick_identity(loaded_model, chat_template_of(processing_class), chat_template_kwargs)}"
+        identity = quick_identity(loaded_model, chat_template_of(processing_class), chat_template_kwargs)
+        self.base_url = f"trl_consistency:{identity}"
         self.waiting: list[_Request] = []
         self.batches = 0
         self.generating: anyio.Lock | None = None
