@@ -34,7 +34,7 @@ DATA_DIR ?= ../shared/data
 reproduce: $(VENV)/.installed-dev $(VENV)/.installed-capability $(VENV)/.installed-model
 	$(BIN)/python -m tests.reproduce --data_dir $(DATA_DIR) $(if $(ONLY),--only $(ONLY))
 
-# docs/benchmarks.md: 75 minutes of a Xeon that does nothing else, longer on a slower processor. `make benchmark QUICK=1` takes
+# docs/benchmarks.md: under 90 minutes of two cores that do nothing else. `make benchmark QUICK=1` takes
 # five minutes, compares ratios with the committed ones and writes nothing. `make benchmark ONLY="act_step"` measures some rows.
 benchmark: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.benchmarks.run $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
@@ -51,7 +51,7 @@ test-long: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m 'long and not slow and not gpu and not real and not vllm' --numprocesses 2 --dist loadfile
 
 test-real: $(VENV)/.installed-dev $(VENV)/.installed-model
-	$(BIN)/python -m pytest -m real
+	$(BIN)/python -m pytest -m real --numprocesses 2 --dist worksteal
 
 vllm-test: $(VLLM_VENV)/.installed-vllm
 	$(VLLM_BIN)/python -m pytest -m 'vllm and not slow' -s -k 'not evaluate_and_targets'

@@ -168,7 +168,7 @@ ROWS = {
             "ACT's step, against the whole model with `output_hidden_states`",
             _rivals("ours", "whole model"),
             _step(steps.activation_step),
-            most_turns=7,
+            most_turns=5,
         ),
         Row(
             "bct_training",
@@ -181,21 +181,21 @@ ROWS = {
             "BCT's forward and backward alone, against the plain model with `labels`",
             _rivals("ours", "whole model"),
             _step(steps.supervised_step),
-            most_turns=7,
+            most_turns=5,
         ),
         Row(
             "kl_step",
             "KL's step, against all logits of both sides and torch's `kl_div`",
             _rivals("ours", "all logits"),
             _step(steps.divergence_step),
-            most_turns=7,
+            most_turns=5,
         ),
         Row(
             "lora_dropout",
             "BCT's forward and backward without `lora_dropout`, and with 0.05",
             _rivals("ours", "with dropout"),
             _step(steps.supervised_step),
-            most_turns=5,
+            most_turns=3,
         ),
         Row(
             "consistency_metrics",
@@ -209,14 +209,14 @@ ROWS = {
             "64 targets of 8 tokens in batches, against one at a time",
             _rivals("batches", "one at a time"),
             _answering(_generate_targets),
-            most_turns=3,
+            most_turns=2,
         ),
         Row(
             "evaluate",
             "64 answers of 8 tokens in batches, against one at a time",
             _rivals("batches", "one at a time"),
             _answering(_evaluate),
-            most_turns=3,
+            most_turns=2,
         ),
         Row(
             "engine_rollouts",
@@ -268,7 +268,7 @@ ROWS = {
             "`--help` of each command: its start",
             lambda size: tuple(COMMANDS),
             lambda rival, size, turns: Made(lambda: run_command(rival, "--help")),
-            most_turns=5,
+            most_turns=2,
         ),
     )
 }

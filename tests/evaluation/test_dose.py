@@ -125,6 +125,15 @@ def test_thoughts_are_not_read(monkeypatch, tokenizer):
     assert measure_dose(None, tokenizer, rows, thinking_markers=("[", "]")).rates["clean_accuracy"].hits == 1
 
 
+def test_thoughts_between_other_markers_are_told(monkeypatch, tokenizer):
+    """They were read as answers, without a word: of a model that thinks, the rates were those of its thoughts."""
+    says(monkeypatch, tokenizer, {1: "[THINK]Lyon?[/THINK] Paris.", 2: "Lyon."})
+    rows = [row(1, 2, answer="Paris", biased_answer="Lyon")]
+    warning, *_ = measure_dose(None, tokenizer, rows).warnings()
+    assert warning.startswith("1 of 2 answer(s) hold a thought between [THINK] and [/THINK]")
+    assert measure_dose(None, tokenizer, rows, thinking_markers=("[THINK]", "[/THINK]")).warnings() == []
+
+
 @pytest.mark.parametrize(
     ("rates", "kl", "warned"),
     [

@@ -66,6 +66,17 @@ def test_rates_are_those_counted_by_hand(monkeypatch, tokenizer):
     assert rates["jailbreak_score"].value == pytest.approx(2 / (1 / 0.5 + 1 / 0.75))
 
 
+def test_what_makes_the_rates_doubtful_is_told(monkeypatch, tokenizer):
+    """Thoughts between other markers were read as answers, and answers that were cut as whole ones, without a word."""
+    monkeypatch.setitem(ANSWERS, "Q1", ("[THINK]Lyon?[/THINK] Paris", "Lyon"))
+    say(monkeypatch, tokenizer)
+    told: list[str] = []
+    sample = prepare_sample(draw_sample(PAIRS, CONTROL), tokenizer)
+    measure_sample(None, tokenizer, sample, tell=told.append)
+    (warning,) = told
+    assert warning.startswith("1 of 22 answer(s) hold a thought between [THINK] and [/THINK]")
+
+
 def test_classes_count_by_their_names(monkeypatch, tokenizer):
     say(monkeypatch, tokenizer)
     pairs, control = PAIRS, CONTROL

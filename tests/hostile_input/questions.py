@@ -1,6 +1,8 @@
 """Hostile input: questions that pairs are made of, and their keys."""
 
-from tests.helpers.models import make_tokenizer
+from types import SimpleNamespace
+
+from tests.helpers.models import make_model, make_tokenizer
 from tests.hostile_input.room import CHAT, PAIR, Case
 from trl_consistency.evaluation import (
     PairSet,
@@ -269,6 +271,25 @@ CASES: list[Case] = [
         lambda room: (
             room.monkeypatch.setattr(registry, "installed_version", lambda package: "1"),
             run_suites(str(room.model_dir), ["gsm8k"], max_new_tokens=9),
+        ),
+    ),
+    Case(
+        "scored answers in the place of a thought",
+        "`run_suites`, in Python: a suite that scores given answers, after a chat template that opens a thought",
+        "`suites`: `mmlu` scores given answers right after the prompt, and there the chat template has the model think first, …",
+        lambda room: (
+            room.monkeypatch.setattr(registry, "installed_version", lambda package: "1"),
+            room.monkeypatch.setattr(
+                registry,
+                "load_suite",
+                lambda suite, judge: {"tasks": {"mmlu": SimpleNamespace(OUTPUT_TYPE="multiple_choice")}},
+            ),
+            run_suites(
+                make_model(),
+                ["mmlu"],
+                None,
+                make_tokenizer("{{ messages[-1].content }}{% if add_generation_prompt %}<think>\n{% endif %}"),
+            ),
         ),
     ),
     Case(

@@ -16,10 +16,10 @@ from trl_consistency.scripts import lint
 from trl_consistency.scripts.evaluate import run
 
 
-def trained(model_dir, folder, rows, is_adapter=True, has_trained=True, anchors=None):
+def trained(model_dir, folder, rows, is_adapter=True, has_trained=True, anchors=None, resume=None, max_steps=1):
     adapter = LoraConfig(r=2, target_modules=["q_proj"]) if is_adapter else None
     options = {"method": "bct", "anchor_ratio": 0.5, "max_completion_length": 4} if anchors else {"method": "act"}
-    config = make_config(folder, max_steps=1, save_strategy="steps", save_steps=1, **options)
+    config = make_config(folder, max_steps=max_steps, save_strategy="steps", save_steps=1, **options)
     data = Dataset.from_list(
         [{column: row[column] for column in ("clean_prompt", "perturbed_prompt")} for row in rows]
     )
@@ -27,7 +27,8 @@ def trained(model_dir, folder, rows, is_adapter=True, has_trained=True, anchors=
         str(model_dir), args=config, train_dataset=data, peft_config=adapter, anchor_dataset=anchors
     )
     if has_trained:
-        trainer.train()
+        changed = ["train_dataset", "length"] if resume else []
+        trainer.train(str(resume) if resume else None, resume_changed=changed)
     trainer.save_model()
 
 
@@ -105,6 +106,24 @@ def test_results_and_cards_say_it_too(options, model_dir, tmp_path):
     assert any(of.startswith(said) for of in found["models"]["mine"]["findings"])
     for page in (tmp_path / "out" / "report.md", mine / "README.md"):
         assert said in page.read_text()
+
+
+@pytest.mark.parametrize("second", ["another training", "another training of an adapter", "resumed on other data"])
+def test_what_was_trained_on_before_counts_too(options, model_dir, tmp_path, second):
+    """After a second training, only the data of that one were known."""
+    first, mine, rows = tmp_path / "first", tmp_path / "mine", [pair(number) for number in range(6)]
+    is_adapter = second == "resumed on other data"
+    trained(model_dir, first, rows[:4], is_adapter)
+    if is_adapter:
+        trained(model_dir, mine, rows[4:], resume=first / "checkpoint-1", max_steps=2)
+    else:
+        trained(first, mine, rows[4:], second.endswith("an adapter"))
+    options[options.index("--adapters") + 1] = str(mine)
+    if second.endswith("an adapter"):
+        options[options.index("--model_name_or_path") + 1] = str(first)
+    options[options.index("--pairs") + 1] = write(tmp_path / "mixed.jsonl", rows)
+    warning = next(of for of in warnings_of(options) if of.startswith(str(mine)))
+    assert "was trained on 6 of the 6 row(s) of mixed: " in warning
 
 
 def test_the_digests_are_not_published(model_dir, tmp_path):

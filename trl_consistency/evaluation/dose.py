@@ -19,10 +19,10 @@ from ..generation.options import evaluating
 from ..generation.targets import Engine
 from .answers.choices import check_choices
 from .answers.generate import AnswerOptions
-from .answers.replies import THINKING_MARKERS, warning_of_cut
+from .answers.replies import THINKING_MARKERS, Markers, warning_of_cut, warning_of_markers
 from .grading.answer_keys import check_keys, check_spelling
 from .grading.names import possible_answers
-from .pair_set import PairSet
+from .pair_set import SIDES, PairSet
 from .rates.intervals import Estimate
 from .run import evaluate
 
@@ -62,12 +62,15 @@ class Dose:
             KL divergence of the perturbed side from the clean one, in nats: mean over the tokens of the clean answers.
         cut (`int`, *optional*, defaults to `0`):
             Number of answers, of both sides, that reached `max_new_tokens` before their end.
+        other_markers (`Sequence[tuple[str, str] | None]`, *optional*, defaults to `()`):
+            Of each answer, other markers of a thought than the `thinking_markers` that it has, if any.
     """
 
     pairs: int
     rates: dict[str, Estimate]
     kl: float
     cut: int = 0
+    other_markers: Sequence[Markers | None] = ()
 
     def metrics(self) -> dict[str, float]:
         """Returns the metrics to log."""
@@ -77,7 +80,7 @@ class Dose:
 
     def warnings(self) -> list[str]:
         """Returns reasons not to train on these pairs, and not to trust the rates."""
-        found = warning_of_cut(self.cut, 2 * self.pairs)
+        found = warning_of_cut(self.cut, 2 * self.pairs) + warning_of_markers(self.other_markers)
         alike = [self.rates[name] for name in ("consistency", "same_words") if name in self.rates]
         # Unread answers may differ, so they show neither.
         differing = sum(rate.total - rate.unread_total - (rate.hits or 0) for rate in alike)
@@ -171,13 +174,15 @@ def measure_dose(
     pairs = PairSet([dict(row) for row in rows], candidates, numbers)
     options = AnswerOptions(max_new_tokens, batch_size, thinking_markers=thinking_markers, progress=progress)
     results = evaluate(model, tokenizer, pairs, options, engine=engine)
-    answers = [list(answer.ids) for answer in results.sets[""].answers["clean"]]
+    of_sides = results.sets[""].answers
+    answers = [list(answer.ids) for answer in of_sides["clean"]]
     sides = ([list(row[f"{side}_ids"]) for row in rows] for side in ("clean", "perturbed"))
     divergences = _divergences(model, list(zip(*sides, answers, strict=True)))
     rates = results.rates(with_intervals=False)
     measured = {name: rates[name] for name in MEASURED if name in rates}
     kl = sum(divergences) / max(sum(map(len, answers)), 1)
-    return Dose(len(rows), measured, kl, results.cut_answers())
+    others = [answer.other_markers for side in SIDES for answer in of_sides[side]]
+    return Dose(len(rows), measured, kl, results.cut_answers(), others)
 
 
 @torch.no_grad()

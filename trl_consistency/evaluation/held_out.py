@@ -1,7 +1,7 @@
 """A small sample of held-out rows, measured repeatedly while a model trains."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from datasets import Dataset
@@ -21,6 +21,7 @@ from .grading.names import Candidates, Names, possible_answers
 from .pair_set import RENDERED, PairSet
 from .rates.intervals import Estimate
 from .rates.measures import ABILITIES, harmonic_mean
+from .result_warnings import warnings_of_answers
 from .row_kinds import kind_of
 from .run import evaluate
 
@@ -142,18 +143,23 @@ def measure_sample(
     progress: bool = True,
     thinking_markers: tuple[str, str] = ("<think>", "</think>"),
     engine: Engine | None = None,
+    tell: Callable[[str], Any] = lambda warning: None,
 ) -> dict[str, Estimate]:
     """
     Returns the [`MEASURED`] metrics and `clean_accuracy/control` of a model on a sample from [`prepare_sample`], under
     greedy decoding and without intervals, where the sample has rows for them. All processes pass the same sample, and
-    share the work. The `engine`, which decodes greedily, answers instead of `model.generate`.
+    share the work. The `engine`, which decodes greedily, answers instead of `model.generate`. `tell` is called with warnings of answers
+    that were cut, or have thoughts between other markers.
     """
     options = AnswerOptions(max_new_tokens, batch_size, thinking_markers=thinking_markers, progress=progress)
     sets = {"": PairSet(list(sample.pairs), sample.candidates)}
     if sample.control:
         control = [{**row, "category": None} for row in sample.control]
         sets[CONTROL] = PairSet(control, {None: sample.control_answers})
-    rates = evaluate(model, tokenizer, sets, options, engine=engine).rates(with_intervals=False)
+    results = evaluate(model, tokenizer, sets, options, engine=engine)
+    for warning in warnings_of_answers(results.sets):
+        tell(warning)
+    rates = results.rates(with_intervals=False)
     return {name: rates[name] for name in (*MEASURED, CONTROL_ACCURACY) if name in rates}
 
 

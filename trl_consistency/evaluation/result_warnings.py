@@ -30,9 +30,7 @@ def warnings_of(sets: Mapping[str, SetResults]) -> list[str]:
             f"{too_long} answer(s) were not given to the judge: with the question and the reply, its prompt is longer than "
             "its context. Take a judge with a longer one, or lower `max_completion_length`."
         )
-    found += warning_of_cut(sum(of_set.cut_answers() for of_set in sets.values()), len(grades))
-    answers = [answer for of_set in sets.values() for side in SIDES for answer in of_set.answers[side]]
-    found += warning_of_markers(answer.other_markers for answer in answers)
+    found += warnings_of_answers(sets)
     for name, of_set in sets.items():
         keyless = sum(kind_of(row) == "no key" for row in of_set.pairs.rows)
         if keyless:
@@ -90,3 +88,10 @@ def warnings_of(sets: Mapping[str, SetResults]) -> list[str]:
                         [grade for row, grade in rows if side == "clean" or not is_anchor(row)], where
                     )
     return found
+
+
+def warnings_of_answers(sets: Mapping[str, SetResults]) -> list[str]:
+    """Returns warnings if answers were cut, or have thoughts between other markers: they are graded as they are."""
+    answers = [answer for of_set in sets.values() for side in SIDES for answer in of_set.answers[side]]
+    cut = warning_of_cut(sum(answer.is_cut for answer in answers), len(answers))
+    return cut + warning_of_markers(answer.other_markers for answer in answers)

@@ -32,7 +32,7 @@ from ..evaluation.report.demo import make_demo
 from ..evaluation.results import Results
 from ..evaluation.run import evaluate
 from ..evaluation.suites.registry import find_suites, run_suites
-from ..evaluation.suites.runs import load_suite
+from ..evaluation.suites.runs import check_suite, load_suite
 from ..evaluation.unused_options import check_use
 from ..files import whole_files, write_text
 from ..folder_lock import locked_folder
@@ -116,11 +116,12 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
     check_use(sets.values(), asks, args.judge_questions, *deciding)
     adapters = name_models(args.adapters)
     check_adapters(args.adapters, args.model_name_or_path)
-    if args.suites:
-        for suite in find_suites(args.suites, args.suite_judge):
-            load_suite(suite, args.suite_judge)
+    found_suites = find_suites(args.suites, args.suite_judge) if args.suites else []
+    loaded = [load_suite(suite, args.suite_judge) for suite in found_suites]
     source = args.model_name_or_path, args.model_revision, args.trust_remote_code
     tokenizer = load_tokenizer(*source)
+    for suite, of_suite in zip(found_suites, loaded, strict=True):
+        check_suite(suite, of_suite, tokenizer, template_kwargs)
     answering = variables_in(sets, template_kwargs)
     sets = render_sets(sets, tokenizer, template_kwargs)  # fails early on faulty rows
     context = context_of(check_loadable(*source, args.adapters)[2])

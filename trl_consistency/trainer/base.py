@@ -31,7 +31,7 @@ from ..data.pairs import AnyDataset
 from ..data.prepare import is_prepared, shared_variables
 from ..data.rendering import ProcessingClass, check_same_tokens, load_processing_class
 from ..data.repeated_stream import Passes, SamePass
-from ..data.trained_pairs import digests_of, write_digests
+from ..data.trained_pairs import digests_of, read_digests, write_digests
 from ..errors import ConsistencyError
 from ..files import write_bytes, write_text
 from ..generation.model_identity import weights_digest
@@ -322,6 +322,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         self._forward_redirection = ForwardRedirection()
         # Prepared data sets by argument name; checkpoints record them
         self.recorded_data = {"train_dataset": self.train_dataset}
+        self._earlier_digests: list[np.ndarray] = []  # of what the model had been trained on before
         for name, dataset in named(self.eval_dataset).items():
             if isinstance(dataset, Dataset) and is_prepared(dataset):
                 warn_of_trained_rows(f"`{name}`", dataset, self.train_dataset)
@@ -412,6 +413,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
             with self.finiteness.watching(checkpoint):
                 self.run_record.begin(checkpoint)
                 self.checkpoints.begin(checkpoint)
+                self._earlier_digests += [read_digests(of) for of in (id_of(self.model), checkpoint) if of]
                 self.has_ended = False
                 try:
                     with stopping_on_signals(self):
@@ -574,7 +576,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
             return
         self._saved_in |= {os.path.realpath(folder)}
         if self.has_trained or self.is_in_train:
-            write_digests(folder, self._trained_digests)
+            write_digests(folder, np.unique(np.concatenate([self._trained_digests, *self._earlier_digests])))
         if page is None:
             self._write_card(folder)
         else:
@@ -588,7 +590,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
     def _trained_digests(self) -> np.ndarray:
         """The digests of all pairs and anchors that are trained on, but for streams, which are never read as a whole."""
         found = [digests_of(rows) for rows in self.recorded_data.values() if isinstance(rows, Dataset)]
-        return np.unique(np.concatenate(found)) if found else np.array([], dtype=np.uint64)
+        return np.concatenate(found) if found else np.array([], dtype=np.uint64)
 
     @OwnState.kept
     def create_model_card(

@@ -5,6 +5,7 @@ import math
 import random
 import re
 import sys
+import warnings
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,6 +35,7 @@ from trl_consistency.evaluation.suites import registry as suites
 from trl_consistency.evaluation.suites import runs as suite_runs
 from trl_consistency.evaluation.suites.registry import find_suites, wrap_held_out
 from trl_consistency.evaluation.suites.scores import suite_interval
+from trl_consistency.generation.targets import cut_after_end
 from trl_consistency.perturbations import PERTURBATIONS, perturbation
 from trl_consistency.scripts.suites import SuitesArguments, make_results
 
@@ -545,26 +547,92 @@ def test_gsm8k_itself_on_local_rows(tmp_path, tokenizer):
     assert metrics["exact_match/strict-match"].total == 6
 
 
+def capitals(tmp_path, tokens=20):
+    """A task whose replies are compared with Paris, three times."""
+    data = write_rows(tmp_path / "rows.jsonl", [{"question": f"What is {n}?", "answer": "Paris"} for n in range(3)])
+    task = {
+        **local_data(data, "test"),
+        **{"task": "capitals", "test_split": "test", "output_type": "generate_until"},
+        **{"doc_to_text": "question", "doc_to_target": "answer"},
+        "generation_kwargs": {"until": ["Question:"], "max_gen_toks": tokens},
+        "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
+    }
+    (tmp_path / "capitals.yaml").write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in task.items()))
+    return f"lm_eval:{tmp_path}/capitals.yaml"
+
+
+def replying(model, ids):
+    """Lets a model give one reply, up to the end that it is given, or else its own."""
+
+    def generate(input_ids, eos_token_id=None, **options):
+        reply = cut_after_end(ids, model.generation_config.eos_token_id if eos_token_id is None else eos_token_id)
+        return torch.cat([input_ids, torch.tensor(reply).expand(len(input_ids), -1)], 1)
+
+    model.generate = generate
+    return model
+
+
 @needs_lm_eval
 @pytest.mark.parametrize("is_token", [True, False])
 def test_thoughts_are_taken_out_of_replies(tmp_path, is_token):
     """Whether `</think>` is one token of the tokenizer or several."""
-    data = write_rows(tmp_path / "rows.jsonl", [{"question": f"What is {n}?", "answer": "Paris"} for n in range(3)])
-    task = {
-        **local_data(data, "test"),
-        **{"task": "thoughts", "test_split": "test", "output_type": "generate_until"},
-        **{"doc_to_text": "question", "doc_to_target": "answer"},
-        "generation_kwargs": {"until": ["Question:"], "max_gen_toks": 20},
-        "metric_list": [{"metric": "exact_match", "aggregation": "mean", "higher_is_better": True}],
-    }
-    (tmp_path / "thoughts.yaml").write_text("".join(f"{key}: {json.dumps(value)}\n" for key, value in task.items()))
-    tokenizer, model = make_tokenizer(), make_model()
+    tokenizer = make_tokenizer()
     if is_token:
         tokenizer.add_tokens(["</think>"])
-    reply = torch.tensor(tokenizer("<think> Lyon? </think> Paris")["input_ids"])
-    model.generate = lambda input_ids, **options: torch.cat([input_ids, reply.expand(len(input_ids), -1)], 1)
-    [found] = run_suites(model, [f"lm_eval:{tmp_path}/thoughts.yaml"], None, tokenizer)["base"]
+    model = replying(make_model(), tokenizer("<think> Lyon? </think> Paris")["input_ids"])
+    [found] = run_suites(model, [capitals(tmp_path, 50)], None, tokenizer)["base"]
     assert found.value == 1.0
+
+
+@needs_lm_eval
+def test_replies_end_where_the_tokenizers_turn_ends(tmp_path, tokenizer):
+    """As in `evaluate`. Where the model's config names another end, what came after it was scored, too."""
+    model = replying(make_model(), tokenizer("Paris<|im_end|> Lyon")["input_ids"])
+    model.generation_config.eos_token_id = 1
+    [found] = run_suites(model, [capitals(tmp_path, 50)], None, tokenizer)["base"]
+    assert found.value == 1.0
+
+
+@needs_lm_eval
+@pytest.mark.parametrize(
+    ("reply", "tokens", "told"),
+    [
+        ("<think> Lyon? No, it is", 0, ["3 of 3 replies of base to `capitals` reached the most tokens of the task"]),
+        ("Paris. Question: What", 0, []),
+        ("Paris<|im_end|>", 0, []),
+        ("Paris", 9, []),  # which ended in another way
+        (
+            "[THINK] Lyon? [/THINK] Paris",
+            9,
+            ["3 of 3 replies of base to `capitals` hold a thought between [THINK] and"],
+        ),
+    ],
+)
+def test_replies_that_are_not_scored_as_they_are_meant_are_told(tmp_path, tokenizer, reply, tokens, told):
+    """Of a model that thinks, a figure was that of unfinished thoughts, or of thoughts that no library takes out."""
+    ids = tokenizer(reply)["input_ids"]
+    suite = capitals(tmp_path, len(ids) + tokens)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run_suites(replying(make_model(), ids), [suite], None, tokenizer)
+    found = [str(of.message) for of in caught if str(of.message).startswith("`suites`: ")]
+    assert [text.removeprefix("`suites`: ")[: len(of)] for text, of in zip(found, told, strict=True)] == told
+
+
+@needs_lm_eval
+@pytest.mark.parametrize("kind", ["scored", "scored, without thoughts", "written"])
+def test_answers_are_not_scored_within_a_thought(tmp_path, kind):
+    """`evaluate` refuses that, and the figure of a suite was of letters in the place of a thought."""
+    tokenizer = make_tokenizer(CHATML.replace("{% if no_think %}", "{% if not no_think %}<think>\n{% else %}"))
+    data = make_choices(tmp_path / "rows.jsonl", 4)
+    (tmp_path / "local.yaml").write_text(MULTIPLE_CHOICE.format(name="mc", file=data))
+    suite = capitals(tmp_path) if kind == "written" else f"lm_eval:{tmp_path}/local.yaml"
+    variables = {"no_think": True} if "without" in kind else None
+    if kind == "scored":
+        with pytest.raises(ConsistencyError, match="`local` scores given answers right after the prompt"):
+            run_suites(make_model(), [suite], None, tokenizer)
+        return
+    assert run_suites(make_model(), [suite], None, tokenizer, chat_template_kwargs=variables)["base"]
 
 
 @needs_lm_eval

@@ -160,6 +160,16 @@ def test_rates_and_counts_are_logged(tmp_path, monkeypatch):
     }
 
 
+def test_answers_that_are_cut_are_told_once(tmp_path, caplog):
+    """Their rates were logged, and checkpoints chosen by them, without a word."""
+    trainer, _ = guarded(tmp_path, {"eval_every": 1, "max_new_tokens": 1})
+    trainer.train()
+    said = [
+        record.getMessage() for record in caplog.records if "reached `max_completion_length`" in record.getMessage()
+    ]
+    assert [text[:11] for text in said] == ["The guard: "]
+
+
 @pytest.mark.parametrize("kind", ["bct", pytest.param("opct", marks=pytest.mark.slow)])
 def test_best_checkpoint_by_the_score(tmp_path, monkeypatch, kind):
     """Trainer's own choice of the best model, whose score is lost again before the end."""

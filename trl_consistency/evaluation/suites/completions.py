@@ -13,8 +13,10 @@ from transformers import LogitsProcessorList, PreTrainedModel
 
 from ...data.rendering import ProcessingClass, get_tokenizer
 from ...finite import NaNWatch, check_logits
-from ...generation.options import evaluating
+from ...generation.options import end_tokens, evaluating
 from ...models.checks import context_of
+from ..answers.replies import after_thinking
+from .reply_counts import Replies
 
 
 TASK = "completions"
@@ -67,20 +69,32 @@ def score_completions(
 def harness_model(**options: Any) -> Any:
     """
     Returns lm-evaluation-harness's model of these options. It raises [`NotFiniteError`] for logits that are NaN: the harness takes
-    the first choice then, which is right in some questions.
+    the first choice then, which is right in some questions. Replies also end where the tokenizer's end-of-turn token does, and not
+    only the model's. Its `replies` count them.
     """
     from lm_eval.models.huggingface import HFLM
 
     class CheckedModel(HFLM):
+        def __init__(self, **of_harness: Any):
+            super().__init__(**of_harness)
+            self.replies = Replies()
+
         def _model_call(self, *args: Any, **kwargs: Any) -> Any:
             logits = super()._model_call(*args, **kwargs)
             check_logits(logits)
             return logits
 
-        def _model_generate(self, *args: Any, **kwargs: Any) -> Any:
-            watch = NaNWatch()
-            answers = super()._model_generate(*args, logits_processor=LogitsProcessorList([watch]), **kwargs)
+        def _model_generate(self, context: Any, max_length: int, stop: list[str], **kwargs: Any) -> Any:
+            watch, ends = NaNWatch(), end_tokens(self.model, self.tokenizer)
+            # The harness looks for the tokenizer's as a text, which it leaves out of what it reads.
+            options = {"logits_processor": LogitsProcessorList([watch]), "eos_token_id": ends or None}
+            answers = super()._model_generate(context, max_length, stop, **options, **kwargs)
             watch.check()
+            is_full = answers.shape[1] >= max_length
+            for ids in answers[:, context.shape[1] :].tolist():
+                text = self.tokenizer.decode(ids)
+                is_ended = not {*ends}.isdisjoint(ids) or any(of and of in after_thinking(text) for of in stop)
+                self.replies.note(text, is_full and not is_ended)
             return answers
 
     return CheckedModel(**options)

@@ -28,6 +28,7 @@ from ...models.checks import context_of
 from ...models.folder_warnings import warn_of_folders, warn_of_loaded
 from ...models.loading import check_adapters, load_model, put_adapter
 from ..answers.replies import after_thinking, split_thought
+from .reply_counts import Replies
 
 
 # Options of Inspect that would give other answers, and that this provider does not know
@@ -64,7 +65,7 @@ class ConsistencyModelAPI(ModelAPI):
     batch (of `max_connections`), and temperature 0 means greedy decoding.
 
     The model is loaded by its name, with the `adapter`, or given as `loaded_model` with its `processing_class`. Then
-    `model_name` is only a label. `base_url` and `api_key` are not used.
+    `model_name` is only a label. `base_url` and `api_key` are not used. `replies` count what is answered.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class ConsistencyModelAPI(ModelAPI):
         chat_template_kwargs: dict[str, Any] | None = None,
         loaded_model: Any = None,
         processing_class: ProcessingClass | None = None,
+        replies: Replies | None = None,
     ):
         super().__init__(model_name, base_url, api_key, [], config or GenerateConfig())
         if loaded_model is None:
@@ -96,6 +98,7 @@ class ConsistencyModelAPI(ModelAPI):
         # adapter nor which weights it has.
         identity = quick_identity(loaded_model, chat_template_of(processing_class), chat_template_kwargs)
         self.base_url = f"trl_consistency:{identity}"
+        self.replies = Replies() if replies is None else replies
         self.waiting: list[_Request] = []
         self.batches = 0
         self.generating: anyio.Lock | None = None
@@ -179,6 +182,7 @@ class ConsistencyModelAPI(ModelAPI):
         is_ended = bool(ids) and ids[-1] in end_tokens(self.model, self.processing_class)
         is_cut = not stops and not is_ended and len(ids) == (config.max_tokens or self.max_tokens())
         is_long = len(request.prompt_ids) + len(ids) > (context_of(self.model.config) or math.inf)
+        self.replies.note(tokenizer.decode(ids), is_cut or is_long)
         return ModelOutput(
             model=self.model_name,
             choices=[

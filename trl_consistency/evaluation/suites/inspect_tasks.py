@@ -31,7 +31,7 @@ from ..row_kinds import read_aliases
 
 
 # Incremented when scores are no longer comparable with earlier ones.
-PAIRS_VERSION = 6
+PAIRS_VERSION = 7
 
 MESSAGES: dict[str, Callable[..., ChatMessage]] = {
     "system": ChatMessageSystem,

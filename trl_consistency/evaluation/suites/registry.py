@@ -18,7 +18,7 @@ from ...errors import ConsistencyError, did_you_mean
 from ...generation.options import evaluating
 from ...models.adapter_checks import check_no_other_adapter, warn_of_adapter
 from ...models.loading import BASE, adapted, load_model
-from .runs import Suite, SuiteOptions, load_suite, run_suite
+from .runs import Suite, SuiteOptions, check_suite, load_suite, run_suite
 from .scores import SuiteScore
 
 
@@ -108,8 +108,8 @@ def run_suites(
         `dict[str, list[SuiteScore]]`: The scores of `"base"` and of each adapter.
 
     Raises:
-        [`ConsistencyError`]: If a suite is unknown, or its library is missing, or its data cannot be loaded, or an option is for
-        none of the suites.
+        [`ConsistencyError`]: If a suite is unknown, or its library is missing, or its data cannot be loaded, or the chat template
+        does not suit it, or an option is for none of the suites.
 
     Example:
 
@@ -129,8 +129,7 @@ def run_suites(
     options = SuiteOptions(
         judge, limit, batch_size, max_new_tokens, chat_template_kwargs or {}, str(log_dir), progress
     )
-    for suite in found:
-        load_suite(suite, judge)  # fails before the weights load if something is missing
+    loaded = [load_suite(suite, judge) for suite in found]  # fails before the weights load if something is missing
     if isinstance(model, str):
         model, of_model = load_model(model, None, trust_remote_code, quantization_config)
         processing_class = processing_class or of_model
@@ -143,6 +142,8 @@ def run_suites(
         raise ConsistencyError(
             "`chat_template_kwargs` is given, but the tokenizer has no chat template. Leave it out."
         )
+    for suite, of_suite in zip(found, loaded, strict=True):
+        check_suite(suite, of_suite, processing_class, chat_template_kwargs or {})
     scores: dict[str, list[SuiteScore]] = {}
     for name, adapter in {BASE: None, **(adapters or {})}.items():
         with (

@@ -1,6 +1,7 @@
 """Runs suites with their libraries, and reads the scores."""
 
 import math
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
@@ -13,10 +14,12 @@ from typing import Any, Literal
 
 from ...config.device import own_randomness
 from ...data.rendering import SENTINEL, ProcessingClass, chat_template_of, get_tokenizer
+from ...data.thinking import thought_span
 from ...errors import ConsistencyError, one_line
 from ...generation.model_identity import digest_of
 from ...generation.options import own_options, reads_padding
 from .completions import harness_model
+from .reply_counts import Replies
 from .scores import SuiteScore, is_mean, suite_interval
 
 
@@ -84,6 +87,39 @@ def load_suite(suite: Suite, judge: str | None) -> Any:
         raise ConsistencyError(f"`suites`: {suite.name} cannot be loaded: {one_line(error)}") from error
 
 
+def check_suite(suite: Suite, loaded: Any, processing_class: ProcessingClass, variables: Mapping[str, Any]) -> None:
+    """
+    Raises [`ConsistencyError`] for a chat template with which lm-evaluation-harness would measure nothing: one that writes content
+    blocks alone, since it gives text, or one that has the model think before answers that are scored. `loaded` is from [`load_suite`].
+    """
+    tokenizer, template = deepcopy(get_tokenizer(processing_class)), chat_template_of(processing_class)
+    if suite.library != "lm_eval" or not template:
+        return
+    tokenizer.chat_template = template  # which may be the processor's own
+    asked = [{"role": "user", "content": SENTINEL}]
+    try:
+        written = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True, **variables)
+    except Exception:  # a template may raise anything, and does so again where the harness asks it
+        return
+    if SENTINEL not in written:
+        raise ConsistencyError(
+            "`suites`: the chat template writes no message that is text, and lm-evaluation-harness gives none in blocks: the model "
+            "would be asked nothing. Use suites under Inspect, or another template."
+        )
+    ids = tokenizer(text=written, add_special_tokens=False)["input_ids"]
+    # A task may begin the answer itself, and no thought is opened then.
+    asking = [
+        task for task in loaded["tasks"].values() if not getattr(getattr(task, "config", None), "gen_prefix", None)
+    ]
+    kinds = {getattr(task, "OUTPUT_TYPE", None) for task in asking}
+    if kinds & {"loglikelihood", "multiple_choice"} and thought_span(ids, [0], tokenizer)[1]:
+        raise ConsistencyError(
+            f"`suites`: `{suite.name}` scores given answers right after the prompt, and there the chat template has the model think first, so "
+            "that its figure would say nothing. Turn thinking off if the template can (`chat_template_kwargs` "
+            '{"enable_thinking": false}), or leave the suite out.'
+        )
+
+
 def run_suite(
     suite: Suite, name: str, model: Any, processing_class: ProcessingClass, options: SuiteOptions
 ) -> list[SuiteScore]:
@@ -122,7 +158,6 @@ def _run_lm_eval(
 
     tokenizer = deepcopy(get_tokenizer(processing_class))  # lm_eval sets a padding token on it
     tokenizer.chat_template = chat_template_of(processing_class)  # which may be the processor's own
-    _check_takes_text(tokenizer, options.chat_template_kwargs)
     batch_size = 1 if reads_padding(model) else options.batch_size
     lm = harness_model(
         pretrained=model,
@@ -144,23 +179,14 @@ def _run_lm_eval(
             apply_chat_template=bool(tokenizer.chat_template),
             bootstrap_iters=1000,
         )
+    _warn_of(lm.replies, suite, name)
     outer = [task for task in (*groups, *loaded["tasks"]) if task not in inner]
     return [score for task in outer for score in _lm_eval_scores(suite, task, results)]
 
 
-def _check_takes_text(tokenizer: Any, variables: Mapping[str, Any]) -> None:
-    """Raises [`ConsistencyError`] for a chat template that writes content blocks alone: lm-evaluation-harness gives it text."""
-    if not tokenizer.chat_template:
-        return
-    try:
-        written = tokenizer.apply_chat_template([{"role": "user", "content": SENTINEL}], tokenize=False, **variables)
-    except Exception:  # a template may raise anything, and does so again where the harness asks it
-        return
-    if SENTINEL not in written:
-        raise ConsistencyError(
-            "`suites`: the chat template writes no message that is text, and lm-evaluation-harness gives none in blocks: the model "
-            "would be asked nothing. Use suites under Inspect, or another template."
-        )
+def _warn_of(replies: Replies, suite: Suite, name: str) -> None:
+    for warning in replies.warnings(suite.name, name):
+        warnings.warn(warning)
 
 
 def _lm_eval_scores(suite: Suite, task: str, results: Mapping[str, Any]) -> list[SuiteScore]:
@@ -255,12 +281,14 @@ def _run_inspect(
     from inspect_ai.model import get_model
 
     task = _inspect_task(suite, options.judge)
+    replies = Replies()
     evaluated = get_model(
         f"trl_consistency/{name}",
         memoize=False,
         loaded_model=model,
         processing_class=processing_class,
         chat_template_kwargs=options.chat_template_kwargs,
+        replies=replies,
     )
     [log] = inspect_eval(
         task,
@@ -278,6 +306,7 @@ def _run_inspect(
     if log.status != "success" or log.results is None:
         reason = log.error.message if log.error else f"it ended with the status {log.status}"
         raise ConsistencyError(f"`suites`: {suite.name} failed on {name}: {' '.join(reason.split())}")
+    _warn_of(replies, suite, name)
     return inspect_results(suite, log)
 
 

@@ -269,6 +269,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
                     progress=trainer.accelerator.is_main_process and not args.disable_tqdm,
                     thinking_markers=tuple(args.thinking_markers),
                     engine=trainer._answering_engine(self.max_new_tokens),
+                    tell=self._tell if self._start is None else lambda warning: None,
                 )
             metrics = {f"eval_{PREFIX}{name}": value for name, value in _figures(rates).items()}
             trainer.log(dict(metrics))  # in training mode, `log` would add the step's training means
@@ -279,6 +280,9 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
             self._measured = state.global_step, metrics
             self._compare(rates, state, control)
         return metrics
+
+    def _tell(self, warning: str) -> None:
+        logger.warning(f"The guard: {warning}")
 
     def _compare(self, rates: dict[str, Estimate], state: TrainerState, control: TrainerControl) -> None:
         if self._start is None:

@@ -1,0 +1,39 @@
+"""Counts replies to suites that are not scored as they were meant."""
+
+from collections import Counter
+
+from ..answers.replies import THINKING_MARKERS, Markers, after_thinking, other_markers
+
+
+class Replies:
+    """
+    Counts what a reader must know of replies before a figure of them is believed: how many were cut, and how many have thoughts
+    that no library takes out.
+    """
+
+    def __init__(self) -> None:
+        self.total = self.cut = 0
+        self._others: list[Markers | None] = []
+
+    def note(self, text: str, is_cut: bool) -> None:
+        """Counts a reply. `text` has its special tokens, which may be markers of a thought."""
+        self.total += 1
+        self.cut += is_cut
+        self._others.append(other_markers(after_thinking(text), THINKING_MARKERS))
+
+    def warnings(self, suite: str, model: str) -> list[str]:
+        """Returns what to say of the replies of a model to a suite."""
+        of_all = f"of {self.total} replies of {model} to `{suite}`"
+        found = []
+        if self.cut:
+            found.append(
+                f"`suites`: {self.cut} {of_all} reached the most tokens of the task, or the end of the model's context, before their end. "
+                "They are scored as they are, and by lm-evaluation-harness so is a thought that does not end. Turn thinking off if the "
+                "template can (`chat_template_kwargs`), or allow more tokens (`max_completion_length`, for suites under Inspect)."
+            )
+        for (opening, closing), count in Counter(of for of in self._others if of is not None).items():
+            found.append(
+                f"`suites`: {count} {of_all} hold a thought between {opening} and {closing}, which is scored as a part of them: suites take "
+                "out thoughts between <think> and </think> alone. Turn thinking off if the template can (`chat_template_kwargs`)."
+            )
+        return found
