@@ -54,15 +54,15 @@ def test_options_of_a_guard_that_is_not_there(tmp_path, recipe):
         consistency.run(["--config", str(recipe), "--output_dir", str(tmp_path / "out"), "--guard_max_drop", "0.1"])
 
 
-def test_a_model_that_the_guard_stopped_is_not_pushed(tmp_path, recipe, guard, hub, monkeypatch, capsys):
-    """The command said that it was not, and Trainer pushed it while it saved it."""
+@pytest.mark.parametrize("strategy", ["no", "steps"])
+def test_a_model_that_the_guard_stopped_is_not_pushed(tmp_path, recipe, guard, hub, monkeypatch, capsys, strategy):
+    """The command said that it was not, and Trainer pushed it while it saved it, or the checkpoint of the same step."""
     monkeypatch.setattr(
         evaluation, "fallen", lambda start, rates, most: [] if start is rates else ["clean_accuracy/control"]
     )
     options = ["--config", str(recipe), "--output_dir", str(tmp_path / "out"), *guard, "--use_peft", "false"]
-    trainer = consistency.run(
-        [*options, "--guard_every", "1", "--guard_max_drop", "0.5", "--guard_rows", "2", "--push_to_hub", "true"]
-    )
+    options += ["--save_strategy", strategy, "--save_steps", "1", "--push_to_hub", "true"]
+    trainer = consistency.run([*options, "--guard_every", "1", "--guard_max_drop", "0.5", "--guard_rows", "2"])
     assert trainer.state.global_step == 1
     assert "It is not pushed." in capsys.readouterr().out
     assert hub.repos["models/me/out"].commits == []
