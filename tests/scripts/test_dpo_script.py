@@ -7,6 +7,7 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
 from tests.helpers.models import make_model
+from trl_consistency.data.folders import TRAINED_PAIRS
 from trl_consistency.scripts import dpo
 
 
@@ -84,6 +85,21 @@ def test_empty_model_name(tmp_path, preferences, capsys):
 def test_no_model_name(tmp_path, preferences):
     with pytest.raises(SystemExit, match="No model: give `model_name_or_path`"):
         train(tmp_path, dataset_name=str(preferences))
+
+
+@pytest.mark.parametrize("strategy", ["no", "steps"])
+def test_what_an_earlier_training_said_does_not_stay(tmp_path, preferences, model_dir, strategy):
+    """Its card would be published with these weights, and its pairs taken for theirs."""
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "README.md").write_text("---\nlibrary_name: peft\ntags: [bct]\n---\n# mine\n\nTrained with BCT.\n")
+    (out / TRAINED_PAIRS).write_bytes(b"digests")
+    train(tmp_path, model_name_or_path=str(model_dir), dataset_name=str(preferences), save_strategy=strategy)
+    card = (out / "README.md").read_text()
+    assert "DPO" in card
+    assert "BCT" not in card
+    assert "bct" not in card
+    assert not (out / TRAINED_PAIRS).exists()
 
 
 def test_misspelt_option(tmp_path, preferences, capsys):

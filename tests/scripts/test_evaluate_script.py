@@ -202,6 +202,38 @@ def test_the_warning_about_variables_comes_with_the_command(options, model_dir, 
     assert len(warned) == (given == "nothing")
 
 
+@pytest.mark.parametrize("kind", ["an adapter", "a whole model at a branch"])
+def test_what_pages_on_the_hub_say_is_warned_about(options, model_dir, tokenizer, tmp_path, monkeypatch, kind):
+    """Only what a local folder says was: from the Hub, the same adapter was measured without a word."""
+    for module in ("huggingface_hub.constants", "transformers.utils.hub.constants"):
+        monkeypatch.setattr(f"{module}.HF_HUB_CACHE", str(tmp_path / "cache"))
+    repo, commit = tmp_path / "cache" / "models--me--mine", "a" * 40
+    folder = repo / "snapshots" / commit
+    (repo / "refs").mkdir(parents=True)
+    (repo / "refs" / ("main" if kind == "an adapter" else "v2")).write_text(commit)
+    expected = {"was trained with `chat_template_kwargs`"}
+    if kind == "an adapter":
+        save_adapter(model_dir, folder, 0)
+        own = deepcopy(tokenizer)
+        own.chat_template += " "
+        own.save_pretrained(folder)
+        options[options.index("--adapters") + 1] = "me/mine"
+        expected |= {"was trained on weights in 4 bits", "has a chat template of its own"}
+    else:
+        (repo / "refs" / "main").write_text("b" * 40)  # which has no card
+        for of_branch in (folder, folder.parent / ("b" * 40)):
+            shutil.copytree(model_dir, of_branch)
+        options[options.index("--model_name_or_path") + 1] = "me/mine"
+        at = options.index("--adapters")
+        options[at : at + 2] = ["--model_revision", "v2"]
+    (folder / "README.md").write_text("---\nload_in_4bit: true\nchat_template_kwargs: {no_think: true}\n---\n# mine\n")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run(options)
+    said = [str(of.message) for of in caught if "me/mine" in str(of.message)]
+    assert {text for text in expected if any(text in of for of in said)} == expected, said
+
+
 @pytest.mark.parametrize("measured", ["texts", "prompts"])
 def test_variables_of_the_rows_are_not_those_of_the_prompts_of_capability(options, model_dir, tmp_path, measured):
     """The pairs gave them to themselves alone, and what was measured beside them was asked without, and without a warning."""

@@ -6,6 +6,7 @@ import pytest
 from tests.helpers.held_out import CONTROL, PAIRS
 from trl_consistency.scripts import consistency, on_policy_consistency
 from trl_consistency.scripts.recipes import recipes_dir
+from trl_consistency.trainer.callbacks import evaluation
 
 
 @pytest.fixture
@@ -51,6 +52,22 @@ def test_faults_end_the_command_before_weights_load(tmp_path, recipe, guard, mon
 def test_options_of_a_guard_that_is_not_there(tmp_path, recipe):
     with pytest.raises(SystemExit, match="`guard_max_drop` needs `guard_split`"):
         consistency.run(["--config", str(recipe), "--output_dir", str(tmp_path / "out"), "--guard_max_drop", "0.1"])
+
+
+@pytest.mark.parametrize("strategy", ["no", "steps"])
+def test_a_model_that_the_guard_stopped_is_not_pushed(tmp_path, recipe, guard, hub, monkeypatch, capsys, strategy):
+    """The command said that it was not, and Trainer pushed it while it saved it, or the checkpoint of the same step."""
+    monkeypatch.setattr(
+        evaluation, "fallen", lambda start, rates, most: [] if start is rates else ["clean_accuracy/control"]
+    )
+    options = ["--config", str(recipe), "--output_dir", str(tmp_path / "out"), *guard, "--use_peft", "false"]
+    options += ["--save_strategy", strategy, "--save_steps", "1", "--push_to_hub", "true"]
+    trainer = consistency.run([*options, "--guard_every", "1", "--guard_max_drop", "0.5", "--guard_rows", "2"])
+    assert trainer.state.global_step == 1
+    assert "It is not pushed." in capsys.readouterr().out
+    assert hub.repos["models/me/out"].commits == []
+    assert (tmp_path / "out" / "model.safetensors").is_file()
+    assert "| Stopped | Step 1: " in (tmp_path / "out" / "README.md").read_text()
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """`trl-consistency evaluate` warns of pairs that a model was trained on: they are not held out."""
 
+import json
 import warnings
 
 import pytest
@@ -11,6 +12,7 @@ from tests.helpers.models import make_config
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.data.folders import TRAINED_PAIRS
 from trl_consistency.publishing.secret_scan import choose_files
+from trl_consistency.scripts import lint
 from trl_consistency.scripts.evaluate import run
 
 
@@ -78,6 +80,32 @@ def test_anchors_are_trained_on_too(options, model_dir, tmp_path):
     options[options.index("--pairs") + 1] = write(tmp_path / "control.jsonl", rows)
     [warning] = warnings_of(options)
     assert "was trained on 4 of the 4 row(s) of control" in warning
+
+
+def test_the_dose_of_pairs_that_were_trained_on(model_dir, tmp_path):
+    """After training, `lint --dose` shows what is left of the habit, and said nothing where these were the pairs of the training."""
+    mine, rows = tmp_path / "mine", [pair(number) for number in range(4)]
+    trained(model_dir, mine, rows[:3])
+    file = write(tmp_path / "some.jsonl", rows)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        lint.run(["--pairs", file, "--model_name_or_path", str(mine), "--dose", "--max_completion_length", "4"])
+    assert sum(f"{mine} was trained on 3 of the 4 row(s): " in str(of.message) for of in caught) == 1
+
+
+def test_results_and_cards_say_it_too(options, model_dir, tmp_path):
+    """The warning was gone with the terminal, and the figures were published as those of a held-out set."""
+    mine, rows = tmp_path / "mine", [pair(number) for number in range(4)]
+    trained(model_dir, mine, rows[:3])
+    options[options.index("--adapters") + 1] = str(mine)
+    options[options.index("--pairs") + 1] = write(tmp_path / "some.jsonl", rows)
+    run([*options, "--save_to_adapters", "true"])
+    said = "This model was trained on 3 of the 4 row(s) of some: "
+    found = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert any(of.startswith(f"mine: {said}") for of in found["findings"])
+    assert any(of.startswith(said) for of in found["models"]["mine"]["findings"])
+    for page in (tmp_path / "out" / "report.md", mine / "README.md"):
+        assert said in page.read_text()
 
 
 @pytest.mark.parametrize("second", ["another training", "another training of an adapter", "resumed on other data"])

@@ -62,7 +62,7 @@ class TargetCache:
         adapters = next(((tuple(of.active_adapters), of.disable_adapters) for of in layers), None)
         if adapters is None and isinstance(model, PeftModel):  # a learned prompt has no layers
             adapters = tuple(model.active_adapters), model._adapters_disabled
-        weights = _sums_of_samples(model)
+        weights = sums_of_samples(model)
         before, *known = self._asked or (None, None, None)
         if before is not None and (before() is not model or known != [adapters, weights]):
             raise ConsistencyError(
@@ -128,7 +128,7 @@ class TargetCache:
 
 
 @torch.no_grad()
-def _sums_of_samples(model: Any) -> list[int]:
+def sums_of_samples(model: Any) -> list[int]:
     """Returns a sum for each weight over elements drawn from all of it: fast, and other after a training."""
     integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     sums = []

@@ -16,7 +16,7 @@ from peft import PeftModel, get_peft_model_state_dict
 
 from ..data.digests import file_digest
 from ..weight_files import folder_of
-from .answer_cache import LIBRARIES, AnswerCache, fingerprint
+from .answer_cache import LIBRARIES, AnswerCache, fingerprint, sums_of_samples
 from .options import uses_learned_prompt
 
 
@@ -82,6 +82,20 @@ def model_identity(
 def identity_digest(identity: dict[str, Any]) -> str:
     """Returns a short digest of an identity, for the name of a folder."""
     return digest_of({key: value for key, value in identity.items() if key != LIBRARIES})
+
+
+def quick_identity(model: Any, *others: Any) -> str:
+    """
+    Returns a digest of a model in memory, with its adapters, and of `others`. Of large weights it reads a sample, so it takes no time,
+    and is another one after a training.
+    """
+    base = model.get_base_model() if isinstance(model, PeftModel) else model
+    adapters = {name: config.to_dict() for name, config in getattr(model, "peft_config", {}).items()}
+    configs = [
+        {key: value for key, value in config.items() if key not in (*OF_NO_EFFECT, *OF_ADAPTERS)}
+        for config in (base.config.to_dict(), *adapters.values())
+    ]
+    return digest_of([configs, sums_of_samples(model), *others])
 
 
 def answer_cache(folder: str | Path, name: str, model: Any, revision: str | None = None) -> AnswerCache:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from huggingface_hub import metadata_load
+from huggingface_hub import hf_hub_download, metadata_load
+from huggingface_hub.errors import HFValidationError
 from peft import PeftConfig
 from tokenizers import Tokenizer
 from transformers.trainer import TRAINER_STATE_NAME
@@ -27,9 +28,14 @@ from ..data.trained_pairs import among, read_digests
 from ..escaping import printable
 from ..generation.model_identity import BASE_WEIGHTS, weights_digest
 from ..generation.options import end_tokens
-from ..weight_files import folder_of
+from ..weight_files import ADAPTER_CONFIG, folder_of
 from .embedded_models import resolve_model
 from .loading import is_adapter_folder
+
+
+# What is read here of adapters and models
+TOKENIZER_CONFIG, TOKENIZER, CARD = "tokenizer_config.json", "tokenizer.json", "README.md"
+FILES = (ADAPTER_CONFIG, CARD, CHAT_TEMPLATE_FILE, TOKENIZER_CONFIG, TOKENIZER)
 
 
 def warn_of_folders(
@@ -58,10 +64,13 @@ def warn_of_folders(
             Rendered pairs that are measured as held out, by the name of their set.
     """
     paths = [*adapters, model_name]
+    for name, of_name in [*((adapter, None) for adapter in adapters), (model_name, revision)]:
+        _fetch(name, of_name)
     warn_of_templates(adapters, processing_class)
     warn_of_revisions(adapters, model_name, revision)
     warn_of_bases(paths, model_name)
-    warn_of_variables(paths, answering)
+    warn_of_variables(adapters, answering)
+    warn_of_variables([model_name], answering, revision)
     warn_of_trained_pairs(paths, pairs or {})
 
 
@@ -69,6 +78,20 @@ def warn_of_loaded(model_name: str, adapters: Sequence[str], model: Any, process
     """Like [`warn_of_folders`], of what is only known of the loaded `model`."""
     warn_of_quantization([*adapters, model_name], model)
     warn_of_ends(adapters, model, processing_class)
+
+
+def _fetch(name: str, revision: str | None) -> None:
+    """Brings the files that are read here from the Hub into its cache. What cannot be had is not read."""
+    for file in () if os.path.isdir(name) else FILES:
+        with suppress(Exception):  # errors of the Hub, the name and the network share no type
+            hf_hub_download(name, file, revision=revision)
+
+
+def _folder(name: str, revision: str | None = None) -> Path:
+    """Returns the folder of an adapter or a model, which may be its snapshot in the Hub's cache."""
+    with suppress(HFValidationError):  # no name of the Hub
+        return folder_of(name, revision) or Path(name)
+    return Path(name)
 
 
 def warn_of_templates(paths: Sequence[str], processing_class: ProcessingClass) -> None:
@@ -79,7 +102,8 @@ def warn_of_templates(paths: Sequence[str], processing_class: ProcessingClass) -
     used = chat_template_of(processing_class)
     used = used.get("default") if isinstance(used, dict) else used
     for path in paths:
-        own = _chat_template(Path(path))
+        folder = _folder(path)
+        own = _chat_template(folder)
         if own not in (None, used):
             warnings.warn(
                 printable(
@@ -87,7 +111,7 @@ def warn_of_templates(paths: Sequence[str], processing_class: ProcessingClass) -
                     "prompts than in its training. To measure it with its own, name it alone, as `model_name_or_path`."
                 )
             )
-        if is_adapter_folder(path) and _has_other_tokens(Path(path), processing_class):
+        if is_adapter_folder(str(folder)) and _has_other_tokens(folder, processing_class):
             warnings.warn(
                 printable(
                     f"`adapters`: {path} has a tokenizer of its own with other tokens, but is measured with the base model's. If it was "
@@ -100,7 +124,7 @@ def _has_other_tokens(folder: Path, processing_class: ProcessingClass) -> bool:
     """Whether the tokenizer in a folder gives a token of `processing_class` another number. One that cannot be read has none."""
     vocabulary = get_tokenizer(processing_class).get_vocab()
     try:
-        own = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab()
+        own = Tokenizer.from_file(str(folder / TOKENIZER)).get_vocab()
     except Exception:  # the library has no other type for a missing or damaged file
         return False
     return any(own.get(token) != number for token, number in vocabulary.items())
@@ -111,7 +135,8 @@ def warn_of_revisions(paths: Sequence[str], base_model: str, revision: str | Non
     name = resolve_model(base_model)
     folder = None if os.path.isdir(name) else folder_of(name, revision)
     for path in paths:
-        config = PeftConfig.from_pretrained(path) if is_adapter_folder(path) else None
+        own_folder = str(_folder(path))
+        config = PeftConfig.from_pretrained(own_folder) if is_adapter_folder(own_folder) else None
         if folder is None or config is None or config.base_model_name_or_path != base_model:
             continue
         own = config.revision
@@ -141,13 +166,15 @@ def warn_of_bases(paths: Sequence[str], model_name: str) -> None:
             )
 
 
-def warn_of_variables(paths: Sequence[str], answering: Sequence[Mapping[str, Any]]) -> None:
+def warn_of_variables(
+    paths: Sequence[str], answering: Sequence[Mapping[str, Any]], revision: str | None = None
+) -> None:
     """
-    Warns of folders of adapters and models that were trained with variables of the chat template, as their cards say, which
-    they are not given: `answering` has the variables of each prompt.
+    Warns of adapters and models (at a `revision`) that were trained with variables of the chat template, as their cards say,
+    which they are not given: `answering` has the variables of each prompt.
     """
     for path in paths:
-        trained = _trained_variables(Path(path))
+        trained = _trained_variables(_folder(path, revision))
         other = next((of for of in answering if any(of.get(name) != value for name, value in trained.items())), None)
         if other is not None:
             said = json.dumps(trained)
@@ -169,28 +196,34 @@ def _card_data(folder: Path) -> dict[str, Any]:
     """Returns the metadata in the card of a folder; empty if there is none that can be read."""
     card: Any = None
     with suppress(OSError, ValueError, RecursionError, yaml.YAMLError):
-        card = metadata_load(folder / "README.md")
+        card = metadata_load(folder / CARD)
     return card if isinstance(card, dict) else {}
 
 
 def warn_of_trained_pairs(paths: Sequence[str], pairs: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Warns of folders of models that were trained on some of the pairs, token for token, as the files beside them say."""
     for path in paths:
-        digests = read_digests(path)
-        for name, rows in pairs.items():
-            if len(digests) and (count := among(rows, digests)):
-                warnings.warn(
-                    printable(
-                        f"{path} was trained on {count} of the {len(rows)} row(s){f' of {name}' if name else ''}: what is measured on them "
-                        "shows how well they were learned, not what is held out. Measure it on pairs that it was not trained on."
-                    )
-                )
+        for found in trained_pairs_in(path, pairs):
+            warnings.warn(printable(f"{path} was trained on {found}"))
+
+
+def trained_pairs_in(path: str, pairs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Returns on how many of the pairs of each set, by its name, the model in a folder was trained, and what that means."""
+    digests = read_digests(path)
+    counts = {name: among(rows, digests) for name, rows in pairs.items()} if len(digests) else {}
+    return [
+        f"{count} of the {len(pairs[name])} row(s){f' of {name}' if name else ''}: what is measured on them shows how well they were "
+        "learned, not what is held out. Measure it on pairs that it was not trained on."
+        for name, count in counts.items()
+        if count
+    ]
 
 
 def warn_of_quantization(paths: Sequence[str], model: Any) -> None:
     """Warns of folders of adapters that were trained on weights in 4 bits if those of `model` are not."""
     for path in () if getattr(model, "is_loaded_in_4bit", False) else paths:
-        if is_adapter_folder(path) and _is_of_4_bits(Path(path)):
+        folder = _folder(path)
+        if is_adapter_folder(str(folder)) and _is_of_4_bits(folder):
             warnings.warn(
                 printable(
                     f"{path} was trained on weights in 4 bits, and is measured on weights that are not: it answers otherwise than in its "
@@ -212,7 +245,8 @@ def warn_of_ends(paths: Sequence[str], model: Any, processing_class: ProcessingC
     """Warns of folders of adapters whose answers end with another token, which ends no answer of `model`."""
     ends = end_tokens(model, processing_class)
     for path in paths:
-        own = _end_token(Path(path)) if is_adapter_folder(path) else None
+        folder = _folder(path)
+        own = _end_token(folder) if is_adapter_folder(str(folder)) else None
         if own is not None and get_tokenizer(processing_class).convert_tokens_to_ids(own) not in ends:
             warnings.warn(
                 printable(
@@ -242,7 +276,7 @@ def _chat_template(folder: Path) -> str | None:
 def _tokenizer_config(folder: Path) -> dict[str, Any]:
     """Returns what the tokenizer's file in a folder says; empty if there is none that can be read."""
     content: Any = None
-    file = folder / "tokenizer_config.json"
+    file = folder / TOKENIZER_CONFIG
     with suppress(OSError, ValueError, RecursionError):
         content = json.loads(read_at_most(file, TEMPLATE_FILES[file.name]))
     return content if isinstance(content, dict) else {}

@@ -159,7 +159,8 @@ def _convert(
         tokenizer = load_tokenizer(*source)
         sets = render_sets(sets, tokenizer, template_kwargs)  # fails early on faulty rows
         check_lengths(sets, context_of(check_loadable(*source)[2]), args.max_completion_length)
-        warn_of_folders(args.model_name_or_path, [], tokenizer, variables_in(sets, template_kwargs))
+        answering = variables_in(sets, template_kwargs)
+        warn_of_folders(args.model_name_or_path, [], tokenizer, answering, args.model_revision)
         model, tokenizer = load_model(*source)
         warn_of_loaded(args.model_name_or_path, [], model, tokenizer)
         cache = answer_cache(Path(args.output_dir) / ANSWERS, args.model_name_or_path, model, args.model_revision)

@@ -7,6 +7,7 @@ accelerate launch -m trl_consistency.scripts.dpo --config recipes/smollm2-135m-i
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from trl import (
     get_quantization_config,
 )
 
+from ..data.folders import TRAINED_PAIRS
 from ..errors import ConsistencyError, ends_with_message
 from ..models.embedded_models import resolve_model
 from ..models.loading import check_loadable
@@ -102,6 +104,10 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> DPOTraine
             "No step was trained, since the data made no batch: nothing is saved. Check their rows."
         )
     _check_finite(trainer)
+    if training_args.should_save:
+        # What an earlier training left there is of other weights, and without checkpoints, TRL writes no card.
+        (Path(training_args.output_dir) / TRAINED_PAIRS).unlink(missing_ok=True)
+        trainer.create_model_card(model_name=Path(training_args.output_dir).absolute().name)
     trainer.save_model(training_args.output_dir)
     end_run(trainer)
     return trainer

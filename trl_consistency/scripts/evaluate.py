@@ -38,7 +38,7 @@ from ..files import whole_files, write_text
 from ..folder_lock import locked_folder
 from ..generation.model_identity import answer_cache
 from ..models.checks import context_of
-from ..models.folder_warnings import warn_of_folders, warn_of_loaded
+from ..models.folder_warnings import trained_pairs_in, warn_of_folders, warn_of_loaded
 from ..models.loading import (
     BASE,
     adapted,
@@ -146,10 +146,23 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
     if not is_main:
         return {}
     settings = settings_of(args, found[BASE], data)
-    summary = make_summary(settings, {BASE: args.model_name_or_path, **adapters}, found, scores)
+    models = {BASE: args.model_name_or_path, **adapters}
+    summary = make_summary(settings, models, found, scores)
+    _add_trained_pairs(summary, models, pairs)
     add_capability(summary, capability)
     _write(args, summary, found, capability, scores, {name: read_history(path) for name, path in adapters.items()})
     return summary
+
+
+def _add_trained_pairs(
+    summary: dict[str, Any], models: Mapping[str, str], pairs: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> None:
+    """Adds to the findings, which reports and cards show, the rows that a model was trained on."""
+    for name, path in models.items():
+        told = [f"This model was trained on {of_set}" for of_set in trained_pairs_in(path, pairs)]
+        summary["findings"] += [f"{name}: {text}" for text in told]
+        if name != BASE:
+            summary["models"][name]["findings"] += told
 
 
 def _answer(

@@ -143,7 +143,7 @@ def train_and_save(
         trainer.accelerator.print(f"Model saved to {args.output_dir} and published: {url}")
     else:
         with writing(args.output_dir, "output_dir"):
-            trainer.save_model(args.output_dir)
+            trainer.save_model(args.output_dir, _internal_call=True)  # otherwise, `push_to_hub` would push it
             trainer.create_model_card(dataset_name=script_args.dataset_name)
         trainer.accelerator.print(f"Model saved to {args.output_dir}.")
     if stopped:

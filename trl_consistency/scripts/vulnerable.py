@@ -48,7 +48,7 @@ def answer_and_judge(
     cache = answer_cache(folder / ANSWERS, model_name, model, revision)
     options = AnswerOptions(max_completion_length, batch_size, thinking_markers=check_markers(thinking_markers))
     pairs = PairSet.of(rows).rendered(processing_class, "pairs", template_kwargs)
-    warn_of_folders(model_name, [], processing_class, variables_in({"": pairs}, template_kwargs))
+    warn_of_folders(model_name, [], processing_class, variables_in({"": pairs}, template_kwargs), revision)
     warn_of_loaded(model_name, [], model, processing_class)
     base = Checkpoint(model_name, revision)
     with open_engine(engine_args, base, model, processing_class, options, longest_prompt(pairs.rows)) as engine:

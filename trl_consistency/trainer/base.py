@@ -1,5 +1,6 @@
 """The base class of both trainers: checks, data, anchors, training, checkpoints and the model card."""
 
+import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
@@ -140,6 +141,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
     has_guard = False  # whether a `ConsistencyEvalCallback` was made for this trainer
     has_trained = False  # whether `train` was called before
     has_ended = False  # whether the last training was not broken off
+    _saved_in: frozenset[str] = frozenset()  # folders that got the weights since the last training began
     _epoch = 0  # the number of the epoch in training, from 0; a callback may end an epoch early
     _mixture: AnchorMixture | None = None  # of streamed pairs with anchors
 
@@ -405,6 +407,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
             self.trained_weights = describe_weights(self.model, self.base_is_another, given)
             self._meter = LossMeter()
             self._metrics["train"].clear()  # of a training that was broken off
+            self._saved_in = frozenset()
             self._before_training()
             self.snapshot.begin()
             with self.finiteness.watching(checkpoint):
@@ -571,6 +574,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         super().save_model(output_dir, _internal_call)
         if not self.args.should_save:
             return
+        self._saved_in |= {os.path.realpath(folder)}
         if self.has_trained or self.is_in_train:
             write_digests(folder, np.unique(np.concatenate([self._trained_digests, *self._earlier_digests])))
         if page is None:
@@ -592,9 +596,19 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
     def create_model_card(
         self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None
     ) -> None:
-        """Writes the model card to `args.output_dir`. Arguments as in [`~trl.SFTTrainer`]."""
-        if self.is_world_process_zero():
-            self._write_card(self.args.output_dir, model_name, dataset_name, tags)
+        """
+        Writes the model card to `args.output_dir`. Arguments as in [`~trl.SFTTrainer`]. A folder that holds the weights of an earlier
+        training keeps their card, with a warning, until `save_model` has replaced them.
+        """
+        folder = self.args.output_dir
+        if not self.is_world_process_zero():
+            return
+        if os.path.realpath(folder) not in self._saved_in and any(Path(folder).glob("*.safetensors")):
+            logger.warning_once(
+                f"{folder} holds the weights of an earlier training. They keep their card until this training's are saved there."
+            )
+            return
+        self._write_card(folder, model_name, dataset_name, tags)
 
     def _write_card(self, folder: str, model_name: Any = None, dataset_name: Any = None, tags: Any = None) -> None:
         card = build_card(self, self._card_facts(), model_name, dataset_name, tags)

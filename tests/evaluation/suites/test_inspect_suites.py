@@ -158,6 +158,61 @@ def test_base_and_adapter_answer_as_they_do_without_inspect(tmp_path, tokenizer,
 
 
 @needs_inspect
+def test_answers_that_inspect_keeps_are_of_one_model(tmp_path, tokenizer, adapter_dir, monkeypatch):
+    """It keeps them by a model's name: an adapter got the answers of its base model, and a trained model those before its training."""
+    from inspect_ai import Task
+    from inspect_ai import eval as inspect_eval
+    from inspect_ai.dataset import Sample
+    from inspect_ai.model import get_model
+    from inspect_ai.solver import generate
+
+    from trl_consistency.evaluation.suites import inspect_tasks  # noqa: F401  (it registers the model provider)
+
+    monkeypatch.setenv("INSPECT_CACHE_DIR", str(tmp_path / "cache"))
+
+    def said(model):
+        evaluated = get_model("trl_consistency/tiny", memoize=False, loaded_model=model, processing_class=tokenizer)
+        task = Task(dataset=[Sample(input="What is it?", id="one")], solver=generate(cache=True, max_tokens=8))
+        [log] = inspect_eval(task, model=evaluated, display="none", log_dir=str(tmp_path), ctl_server=False)
+        assert log.status == "success", log.error
+        return log.samples[0].output.completion.strip()
+
+    makers = {
+        "base": make_model,
+        "adapter": lambda: PeftModel.from_pretrained(make_model(), adapter_dir),
+        "trained": lambda: make_model(seed=5),
+    }
+    expected = {
+        name: generate_answers(make(), tokenizer, [ask("What is it?")], max_new_tokens=8, progress=False)[0].strip()
+        for name, make in makers.items()
+    }
+    assert len({*expected.values()}) == 3
+    assert {name: said(make()) for name, make in makers.items()} == expected
+    assert said(make_model()) == expected["base"]
+    kept = [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]
+    assert len(kept) == 3  # that of the base model was used again
+
+
+@needs_inspect
+@pytest.mark.parametrize("is_given", [True, False])
+def test_a_model_that_was_trained_otherwise_is_warned_about(tmp_path, model_dir, adapter_dir, is_given):
+    """As in `evaluate`: its figures are of other prompts than those of its training."""
+    import shutil
+    import warnings
+
+    from trl_consistency.evaluation.suites.inspect_model import ConsistencyModelAPI
+
+    folder = tmp_path / "mine"
+    shutil.copytree(adapter_dir, folder)
+    (folder / "README.md").write_text("---\nchat_template_kwargs: {no_think: true}\n---\n# mine\n")
+    variables = {"chat_template_kwargs": {"no_think": True}} if is_given else {}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ConsistencyModelAPI(str(model_dir), adapter=str(folder), **variables)
+    assert sum("was trained with `chat_template_kwargs`" in str(of.message) for of in caught) == (not is_given)
+
+
+@needs_inspect
 def test_prompts_that_come_together_are_answered_in_one_batch(tokenizer, monkeypatch):
     import asyncio
 

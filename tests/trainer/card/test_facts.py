@@ -188,6 +188,28 @@ def test_the_snippet_loads_the_model_that_was_trained(tmp_path, kind, lora, caps
     assert not torch.allclose(base(input_ids=ids).logits, expected, atol=1e-3)
 
 
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_a_card_stays_beside_its_weights(tmp_path, is_saved, caplog):
+    """A run that was killed left its card beside the weights of the run before it, which were published with it."""
+    first = make_trainer(tmp_path, make_model(), pairs=make_pairs(), learning_rate=1e-3)
+    first.train()
+    first.save_model()
+    before, _ = read(first)
+    second = make_trainer(
+        tmp_path, make_model(), pairs=make_pairs(), learning_rate=2e-3, save_strategy="steps", save_steps=1
+    )
+    second.train()
+    assert read(second)[0] == before
+    assert "learning rate 0.002" in (Path(second.args.output_dir) / "checkpoint-1" / "README.md").read_text()
+    assert "They keep their card" in caplog.text
+    if is_saved:
+        second.save_model()
+        second.create_model_card(dataset_name="me/pairs")
+        text, metadata = read(second)
+        assert "learning rate 0.002" in text
+        assert metadata["datasets"] == "me/pairs"
+
+
 def test_given_targets_and_full_fine_tuning(tmp_path):
     trainer = make_trainer(tmp_path, make_model(), lora=False, pairs=make_pairs())
     trainer.create_model_card(tags="mine")

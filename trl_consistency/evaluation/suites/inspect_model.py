@@ -18,13 +18,15 @@ from inspect_ai.model import (
 from inspect_ai.tool import ToolChoice, ToolInfo
 from transformers import GenerationConfig
 
-from ...data.rendering import ProcessingClass, get_tokenizer, render_prompt
+from ...data.rendering import ProcessingClass, chat_template_of, get_tokenizer, render_prompt
 from ...data.thinking import thought_span
 from ...errors import ConsistencyError
+from ...generation.model_identity import quick_identity
 from ...generation.options import end_tokens, evaluating
 from ...generation.targets import generate_targets
 from ...models.checks import context_of
-from ...models.loading import load_model, put_adapter
+from ...models.folder_warnings import warn_of_folders, warn_of_loaded
+from ...models.loading import check_adapters, load_model, put_adapter
 from ..answers.replies import after_thinking, split_thought
 from .reply_counts import Replies
 
@@ -80,7 +82,11 @@ class ConsistencyModelAPI(ModelAPI):
     ):
         super().__init__(model_name, base_url, api_key, [], config or GenerateConfig())
         if loaded_model is None:
+            adapters = [adapter] if adapter else []
+            check_adapters(adapters, model_name)
             loaded_model, processing_class = load_model(model_name)
+            warn_of_folders(model_name, adapters, processing_class, [chat_template_kwargs or {}])
+            warn_of_loaded(model_name, adapters, loaded_model, processing_class)
             if adapter:
                 loaded_model = put_adapter(loaded_model, adapter)
         if processing_class is None:
@@ -88,6 +94,10 @@ class ConsistencyModelAPI(ModelAPI):
         self.model = loaded_model
         self.processing_class: ProcessingClass = processing_class
         self.chat_template_kwargs = chat_template_kwargs
+        # Inspect keeps answers (`--cache`, `generate(cache=True)`) by the model's name and this address. The name says neither which
+        # adapter nor which weights it has.
+        identity = quick_identity(loaded_model, chat_template_of(processing_class), chat_template_kwargs)
+        self.base_url = f"trl_consistency:{identity}"
         self.replies = Replies() if replies is None else replies
         self.waiting: list[_Request] = []
         self.batches = 0

@@ -132,8 +132,13 @@ class PushMixin:
         return HfApi().run_as_future(publish, self.args.output_dir, self.hub_model_id, **options)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """Publishes a checkpoint during training. Training waits for it, and continues if it fails."""
+        """
+        Publishes a checkpoint during training, but none after which the guard stops it. Training waits for it, and continues if it
+        fails.
+        """
         if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
+            return
+        if any(getattr(callback, "stopped", None) for callback in self.callback_handler.callbacks):
             return
         try:
             publish(
