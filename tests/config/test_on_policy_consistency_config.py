@@ -143,6 +143,18 @@ def test_noise_of_each_pass_would_be_in_the_importance_ratio(tmp_path):
         make_on_policy_config(tmp_path, num_iterations=2, **options)
 
 
+@pytest.mark.parametrize("several", [{"num_iterations": 2}, {"steps_per_generation": 2}])
+def test_dropout_of_each_pass_would_be_in_the_importance_ratio(tmp_path, several):
+    """With a learning rate of 0, ratios were far from 1, and `clip_range` cut them."""
+    options = {"loss_type": "policy_gradient", "disable_dropout": False}
+    make_on_policy_config(tmp_path, **options)
+    make_on_policy_config(tmp_path, disable_dropout=False, **several)
+    with pytest.raises(
+        ConsistencyError, match="disable_dropout=False` is not available with `loss_type='policy_gradient'`"
+    ):
+        make_on_policy_config(tmp_path, **options, **several)
+
+
 @pytest.mark.parametrize(
     "options",
     [

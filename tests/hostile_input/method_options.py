@@ -505,6 +505,14 @@ CASES: list[Case] = [
         lambda room: room.rollouts(options={"loss_type": "policy_gradient", "top_p": 0.9}),
     ),
     Case(
+        "dropout in the ratio",
+        "Dropout, with `policy_gradient` and several steps on a batch of rollouts",
+        "`disable_dropout=False` is not available with `loss_type='policy_gradient'`: each pass drops other parts, which would be in the importance ratio of several optimizer steps on a batch. Leave it out.",
+        lambda room: room.rollouts(
+            options={"loss_type": "policy_gradient", "disable_dropout": False, "num_iterations": 2}
+        ),
+    ),
+    Case(
         "groups",
         "A batch that does not divide into groups of rollouts",
         "`per_device_train_batch_size` (3) times `steps_per_generation` (1) makes 3 rollouts on each process, which do not divide into groups of `num_generations` (2). Batches count completions: choose a multiple.",

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 
@@ -158,6 +159,20 @@ def test_resuming_goes_on_with_the_same_run(tmp_path, resumable):
     assert trainer.state.global_step == 4
     again = load_file(tmp_path / "again" / "adapter_model.safetensors")
     assert all(again[name].equal(weights[name]) for name in weights)
+
+
+def test_an_adapter_in_bfloat16_is_resumed_in_it(tmp_path, resumable):
+    """TRL has one on weights in 4 bits in bfloat16. PEFT loaded it in float32, and the rest of the run was trained in that."""
+    options = resumable | {"load_in_4bit": True, "dtype": "bfloat16", "learning_rate": 5e-3}
+    whole = train(tmp_path, **(options | {"resume_from_checkpoint": None}), output_dir=str(tmp_path / "whole"))
+    options["resume_from_checkpoint"] = str(tmp_path / "whole" / "checkpoint-2")
+    resumed = train(tmp_path, **options, output_dir=str(tmp_path / "again"))
+    trained = [
+        {name: of.detach() for name, of in trainer.model.named_parameters() if of.requires_grad}
+        for trainer in (whole, resumed)
+    ]
+    assert all(of.dtype == torch.bfloat16 for of in trained[1].values())
+    assert all(of.equal(trained[1][name]) for name, of in trained[0].items())
 
 
 @pytest.mark.parametrize(

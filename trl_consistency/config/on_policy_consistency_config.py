@@ -261,6 +261,10 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
                 self.neftune_noise_alpha and self.is_off_policy,
                 "each pass draws its own noise, which would be in the importance ratio of several optimizer steps on a batch",
             ),
+            "disable_dropout=False": (
+                not self.disable_dropout and self.is_off_policy,
+                "each pass drops other parts, which would be in the importance ratio of several optimizer steps on a batch. Leave it out",
+            ),
             f"clip_range={self.clip_range}": (
                 self.clip_range is not None and not self.is_off_policy,
                 "with one optimizer step a batch of rollouts the importance ratio is 1. Raise `num_iterations` or "

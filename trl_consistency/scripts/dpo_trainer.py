@@ -8,6 +8,7 @@ from trl import DPOConfig, DPOTrainer
 
 from ..errors import ConsistencyError
 from ..log import get_logger
+from ..models.adapter_state import loading_in_own_dtype
 from ..models.folder_checks import check_checkpoint
 from ..passes.reference import base_weights, checksum_of
 from ..trainer.run.interruption import Checkpoints, check_has_states, check_unchanged, read_manifest, rows_per_step
@@ -46,6 +47,14 @@ class RecordingDPOTrainer(DPOTrainer):
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
         self.checkpoints.note_files(output_dir)
+
+    def _load_best_model(self) -> None:
+        with loading_in_own_dtype(self.model):
+            super()._load_best_model()
+
+    def _load_from_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        with loading_in_own_dtype(self.model):
+            super()._load_from_checkpoint(*args, **kwargs)
 
     def check_resumed(self, checkpoint: str) -> None:
         """Raises [`ConsistencyError`] for a checkpoint that was changed, is incomplete, or belongs to another run."""
