@@ -170,7 +170,11 @@ def check_prompt_columns(columns: list[str], name: str) -> None:
     for column in PROMPT_COLUMNS:
         if column not in columns:
             meant = did_you_mean(column, columns)
-            hint = f"{meant} Rename it (`dataset.rename_column`)." if meant else " `trl-consistency pairs` makes pairs of questions."
+            hint = (
+                f"{meant} Rename it (`dataset.rename_column`)."
+                if meant
+                else " `trl-consistency pairs` makes pairs of questions."
+            )
             raise InvalidPairsError(
                 f"`{name}` has no column `{column}`; its columns are {', '.join(f'`{c}`' for c in columns)}.{hint}"
             )

@@ -85,7 +85,9 @@ def check_weights(folder: str | Path) -> None:
                 "dequantised, and name that: `from trl_consistency.smollm2.checkpoint import convert_gguf; "
                 "convert_gguf(file, new_folder)`."
             )
-        raise ConsistencyError(f"{folder} holds no weights: there is no model.safetensors, and no adapter_config.json, which an adapter has.")
+        raise ConsistencyError(
+            f"{folder} holds no weights: there is no model.safetensors, and no adapter_config.json, which an adapter has."
+        )
     if index.is_file():
         _check_index(index)
     for file in files:
