@@ -139,11 +139,12 @@ def test_noise_of_shared_prompts_would_be_another(tmp_path):
 def test_noise_of_each_pass_would_be_in_the_importance_ratio(tmp_path):
     options = {"loss_type": "policy_gradient", "neftune_noise_alpha": 5.0, "share_prefix": False}
     make_on_policy_config(tmp_path, **options)
-    with pytest.raises(ConsistencyError, match=r"neftune_noise_alpha=5\.0` is not available"):
-        make_on_policy_config(tmp_path, num_iterations=2, **options)
+    for weighs in ({"num_iterations": 2}, {"use_vllm": True}):
+        with pytest.raises(ConsistencyError, match=r"neftune_noise_alpha=5\.0` is not available"):
+            make_on_policy_config(tmp_path, **weighs, **options)
 
 
-@pytest.mark.parametrize("several", [{"num_iterations": 2}, {"steps_per_generation": 2}])
+@pytest.mark.parametrize("several", [{"num_iterations": 2}, {"steps_per_generation": 2}, {"use_vllm": True}])
 def test_dropout_of_each_pass_would_be_in_the_importance_ratio(tmp_path, several):
     """With a learning rate of 0, ratios were far from 1, and `clip_range` cut them."""
     options = {"loss_type": "policy_gradient", "disable_dropout": False}
@@ -153,6 +154,8 @@ def test_dropout_of_each_pass_would_be_in_the_importance_ratio(tmp_path, several
         ConsistencyError, match="disable_dropout=False` is not available with `loss_type='policy_gradient'`"
     ):
         make_on_policy_config(tmp_path, **options, **several)
+    if "use_vllm" in several:
+        make_on_policy_config(tmp_path, vllm_importance_sampling_correction=False, **options, **several)
 
 
 @pytest.mark.parametrize(
