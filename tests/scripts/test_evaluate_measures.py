@@ -138,14 +138,16 @@ def test_suites_enter_the_same_report(options, tmp_path, monkeypatch, capsys):
             for name, values in of.items()
         }
 
-    loaded = []
+    loaded, checked = [], []
     monkeypatch.setattr(evaluate, "find_suites", lambda names, judge: names)
-    monkeypatch.setattr(evaluate, "load_suite", lambda suite, judge: loaded.append(suite))
+    monkeypatch.setattr(evaluate, "load_suite", lambda suite, judge: loaded.append(suite) or f"{suite}'s tasks")
+    monkeypatch.setattr(evaluate, "check_suite", lambda *given: checked.append(given[:2]))
     monkeypatch.setattr(evaluate, "run_suites", scores)
     words = [*options, "--suites", "gsm8k", "--suite_judge", "openai/x", "--suite_limit", "5", "--load_in_4bit"]
     run([*words, "--json"])
     results = json.loads(capsys.readouterr().out)
     assert loaded == ["gsm8k"]
+    assert checked == [("gsm8k", "gsm8k's tasks")]
     assert results["models"]["base"]["suites"][0]["value"] == 1.0
     assert "suite_differences" not in results["models"]["base"]
     [difference] = results["models"]["bct"]["suite_differences"]
