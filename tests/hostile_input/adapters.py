@@ -160,7 +160,7 @@ CASES: list[Case] = [
     Case(
         "adapter without its file",
         "An adapter's config without weights",
-        "…adapter holds no weights: there is no model.safetensors, and no adapter_config.json, which an adapter has.",
+        "…adapter is an adapter without its weights: there is no adapter_model.safetensors.",
         measure(lambda folder: (folder / FILE).unlink()),
     ),
     Case(

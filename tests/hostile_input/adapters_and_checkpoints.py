@@ -166,7 +166,7 @@ CASES: list[Case] = [
     Case(
         "checkpoint of nothing",
         "A folder that is not a checkpoint",
-        "…nothing holds no weights: there is no model.safetensors, and no adapter_config.json, which an adapter has.",
+        "…nothing holds neither a model.safetensors nor an adapter_config.json: it is no model and no adapter.",
         lambda room: ((room.path / "nothing").mkdir(), resume(room, room.path / "nothing")),
     ),
     Case(

@@ -507,7 +507,7 @@ CASES: list[Case] = [
     Case(
         "dropout in the ratio",
         "Dropout, with `policy_gradient` and several steps on a batch of rollouts",
-        "`disable_dropout=False` is not available with `loss_type='policy_gradient'`: each pass drops other parts, which would be in the importance ratio of several optimizer steps on a batch, or of vLLM's tokens. Leave it out.",
+        "`disable_dropout=False` is not available with `loss_type='policy_gradient'`: each forward pass draws its own dropout, and the importance ratio would contain it: with several optimizer steps on a batch, or with vLLM. Leave it out.",
         lambda room: room.rollouts(
             options={"loss_type": "policy_gradient", "disable_dropout": False, "num_iterations": 2}
         ),

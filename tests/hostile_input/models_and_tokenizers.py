@@ -63,7 +63,7 @@ CASES: list[Case] = [
     Case(
         "empty model folder",
         "A folder without a model",
-        "…empty holds no weights: there is no model.safetensors, and no adapter_config.json, which an adapter has.",
+        "…empty holds neither a model.safetensors nor an adapter_config.json: it is no model and no adapter.",
         lambda room: ((room.path / "empty").mkdir(), room.rollouts(model=str(room.path / "empty"))),
     ),
     Case(
@@ -123,7 +123,7 @@ CASES: list[Case] = [
     Case(
         "no weights",
         "A model without weights",
-        "…model holds no weights: there is no model.safetensors, and no adapter_config.json, which an adapter has.",
+        "…model holds neither a model.safetensors nor an adapter_config.json: it is no model and no adapter.",
         lambda room: room.train(model_name_or_path=str(room.model(model__safetensors=None))),
     ),
     Case(

@@ -276,7 +276,7 @@ CASES: list[Case] = [
     Case(
         "scored answers in the place of a thought",
         "`run_suites`, in Python: a suite that scores given answers, after a chat template that opens a thought",
-        "`suites`: `mmlu` scores given answers right after the prompt, and there the chat template has the model think first, …",
+        "`suites`: `mmlu` scores given answers right after the prompt, where this chat template makes the model think first: …",
         lambda room: (
             room.monkeypatch.setattr(registry, "installed_version", lambda package: "1"),
             room.monkeypatch.setattr(

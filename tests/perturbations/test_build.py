@@ -445,7 +445,7 @@ def test_held_out_sources_that_are_not_used_are_not_denied():
     )
     assert 0 < len(held) < 30
     assert report.unheld(0.3).startswith(
-        "No pair was held out. Each source has a chance of `test_share` (0.3), and of 30"
+        "No pair was held out. Each source is held out with the probability `test_share` (0.3), and of the 30"
     )
 
 

@@ -67,7 +67,10 @@ def test_what_a_first_user_should_know_is_printed(questions, tmp_path, capsys):
     pairs(questions, tmp_path / "out", "--max_sources", "1")
     printed = capsys.readouterr().out
     assert "Not read: the column(s) `topic`." in printed
-    assert "No pair was held out. Each source has a chance of `test_share` (0.1), and of 1 source(s) none" in printed
+    assert (
+        "No pair was held out. Each source is held out with the probability `test_share` (0.1), and of the 1 source(s)"
+        in printed
+    )
 
 
 @pytest.mark.parametrize("sources", [None, 2])

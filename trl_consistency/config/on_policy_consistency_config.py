@@ -240,7 +240,7 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
         """Refuses options that sample tokens from another distribution than the one that is compared."""
         truncates = "it leaves tokens out that the estimate of the divergence needs"
         weighs = self.is_off_policy or (self.use_vllm and self.vllm_importance_sampling_correction)
-        in_ratio = "which would be in the importance ratio of several optimizer steps on a batch, or of vLLM's tokens"
+        in_ratio = "and the importance ratio would contain it: with several optimizer steps on a batch, or with vLLM"
         refused = {
             f"top_p={self.top_p}": (self.top_p != 1, truncates),
             f"top_k={self.top_k}": (self.top_k != 0, truncates),
@@ -261,11 +261,11 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
             f"beta={self.beta}": (self.beta != 1, "it estimates the reverse KL, `beta=1`"),
             f"neftune_noise_alpha={self.neftune_noise_alpha}": (
                 self.neftune_noise_alpha and weighs,
-                f"each pass draws its own noise, {in_ratio}",
+                f"each forward pass draws its own noise, {in_ratio}",
             ),
             "disable_dropout=False": (
                 not self.disable_dropout and weighs,
-                f"each pass drops other parts, {in_ratio}. Leave it out",
+                f"each forward pass draws its own dropout, {in_ratio}. Leave it out",
             ),
             f"clip_range={self.clip_range}": (
                 self.clip_range is not None and not self.is_off_policy,

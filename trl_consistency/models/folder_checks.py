@@ -8,6 +8,7 @@ from typing import Any
 from huggingface_hub import constants
 from huggingface_hub.errors import HFValidationError
 from peft import PeftModel, get_peft_model_state_dict
+from peft.utils import SAFETENSORS_WEIGHTS_NAME
 from transformers import GenerationConfig
 from transformers.utils import GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME
 
@@ -85,8 +86,12 @@ def check_weights(folder: str | Path) -> None:
                 "dequantised, and name that: `from trl_consistency.smollm2.checkpoint import convert_gguf; "
                 "convert_gguf(file, new_folder)`."
             )
+        if (Path(folder) / ADAPTER_CONFIG).is_file():
+            raise ConsistencyError(
+                f"{folder} is an adapter without its weights: there is no {SAFETENSORS_WEIGHTS_NAME}."
+            )
         raise ConsistencyError(
-            f"{folder} holds no weights: there is no model.safetensors, and no adapter_config.json, which an adapter has."
+            f"{folder} holds neither a model.safetensors nor an {ADAPTER_CONFIG}: it is no model and no adapter."
         )
     if index.is_file():
         _check_index(index)

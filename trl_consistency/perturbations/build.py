@@ -162,13 +162,13 @@ class BuildReport:
         splits = self.num_pairs()
         if test_share and "test" not in splits:
             return (
-                f"No pair was held out. Each source has a chance of `test_share` ({test_share:g}), and of {self.sources} source(s) none with "
-                "a pair was drawn. Raise it, so that there is something to measure on."
+                f"No pair was held out. Each source is held out with the probability `test_share` ({test_share:g}), and of the "
+                f"{self.sources} source(s) that were read, none with a pair was. Raise it, or give more questions."
             )
         if splits and "train" not in splits and not self.filtered:
             return (
-                f"Every pair was held out. Each source has a chance of `test_share` ({test_share:g}), and of {self.sources} source(s) all "
-                "with a pair were drawn. Lower it, so that there is something to train on."
+                f"Every pair was held out. Each source is held out with the probability `test_share` ({test_share:g}), and of the "
+                f"{self.sources} source(s) that were read, all with a pair were. Lower it, or give more questions."
             )
         return ""
 

@@ -605,7 +605,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
             return
         if os.path.realpath(folder) not in self._saved_in and any(Path(folder).glob("*.safetensors")):
             logger.warning_once(
-                f"{folder} holds the weights of an earlier training. They keep their card until this training's are saved there."
+                f"{folder} holds the weights of an earlier training. Its card stays until `save_model` replaces them."
             )
             return
         self._write_card(folder, model_name, dataset_name, tags)

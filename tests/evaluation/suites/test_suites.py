@@ -597,7 +597,11 @@ def test_replies_end_where_the_tokenizers_turn_ends(tmp_path, tokenizer):
 @pytest.mark.parametrize(
     ("reply", "tokens", "told"),
     [
-        ("<think> Lyon? No, it is", 0, ["3 of 3 replies of base to `capitals` reached the most tokens of the task"]),
+        (
+            "<think> Lyon? No, it is",
+            0,
+            ["3 of 3 replies of base to `capitals` were cut at the task's limit of tokens"],
+        ),
         ("Paris. Question: What", 0, []),
         ("Paris<|im_end|>", 0, []),
         ("Paris", 9, []),  # which ended in another way

@@ -201,7 +201,7 @@ def test_a_card_stays_beside_its_weights(tmp_path, is_saved, caplog):
     second.train()
     assert read(second)[0] == before
     assert "learning rate 0.002" in (Path(second.args.output_dir) / "checkpoint-1" / "README.md").read_text()
-    assert "They keep their card" in caplog.text
+    assert "Its card stays until" in caplog.text
     if is_saved:
         second.save_model()
         second.create_model_card(dataset_name="me/pairs")

@@ -27,13 +27,13 @@ class Replies:
         found = []
         if self.cut:
             found.append(
-                f"`suites`: {self.cut} {of_all} reached the most tokens of the task, or the end of the model's context, before their end. "
-                "They are scored as they are, and by lm-evaluation-harness so is a thought that does not end. Turn thinking off if the "
+                f"`suites`: {self.cut} {of_all} were cut at the task's limit of tokens, or at the end of the model's context. "
+                "They are scored as they are. lm-evaluation-harness scores a thought that does not end, too. Turn thinking off if the "
                 "template can (`chat_template_kwargs`), or allow more tokens (`max_completion_length`, for suites under Inspect)."
             )
         for (opening, closing), count in Counter(of for of in self._others if of is not None).items():
             found.append(
-                f"`suites`: {count} {of_all} hold a thought between {opening} and {closing}, which is scored as a part of them: suites take "
-                "out thoughts between <think> and </think> alone. Turn thinking off if the template can (`chat_template_kwargs`)."
+                f"`suites`: {count} {of_all} hold a thought between {opening} and {closing}, which is scored as a part of them: suites remove "
+                "only thoughts between <think> and </think>. Turn thinking off if the template can (`chat_template_kwargs`)."
             )
         return found

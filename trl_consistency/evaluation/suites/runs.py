@@ -114,8 +114,8 @@ def check_suite(suite: Suite, loaded: Any, processing_class: ProcessingClass, va
     kinds = {getattr(task, "OUTPUT_TYPE", None) for task in asking}
     if kinds & {"loglikelihood", "multiple_choice"} and thought_span(ids, [0], tokenizer)[1]:
         raise ConsistencyError(
-            f"`suites`: `{suite.name}` scores given answers right after the prompt, and there the chat template has the model think first, so "
-            "that its figure would say nothing. Turn thinking off if the template can (`chat_template_kwargs` "
+            f"`suites`: `{suite.name}` scores given answers right after the prompt, where this chat template makes the model think first: "
+            "its figure would mean nothing. Turn thinking off if the template can (`chat_template_kwargs` "
             '{"enable_thinking": false}), or leave the suite out.'
         )
 
