@@ -123,7 +123,7 @@ CASES: list[Case] = [
     Case(
         "no weights",
         "A model without weights",
-        "…model holds neither a model.safetensors nor an adapter_config.json: it is no model and no adapter.",
+        "…model holds no weights: there is no model.safetensors.",
         lambda room: room.train(model_name_or_path=str(room.model(model__safetensors=None))),
     ),
     Case(

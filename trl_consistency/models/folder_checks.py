@@ -10,7 +10,7 @@ from huggingface_hub.errors import HFValidationError
 from peft import PeftModel, get_peft_model_state_dict
 from peft.utils import SAFETENSORS_WEIGHTS_NAME
 from transformers import GenerationConfig
-from transformers.utils import GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME
+from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from ..errors import ConsistencyError, one_line
 from ..json_files import fault_in
@@ -90,6 +90,8 @@ def check_weights(folder: str | Path) -> None:
             raise ConsistencyError(
                 f"{folder} is an adapter without its weights: there is no {SAFETENSORS_WEIGHTS_NAME}."
             )
+        if (Path(folder) / CONFIG_NAME).is_file():
+            raise ConsistencyError(f"{folder} holds no weights: there is no {SAFE_WEIGHTS_NAME}.")
         raise ConsistencyError(
             f"{folder} holds neither a model.safetensors nor an {ADAPTER_CONFIG}: it is no model and no adapter."
         )
