@@ -117,7 +117,7 @@ def test_pairs(kind_and_model, tmp_path, method):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("is_checkpointed", [False, True])
+@pytest.mark.parametrize("is_checkpointed", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_rollouts(kind_and_model, tmp_path, is_checkpointed):
     kind, model = kind_and_model
     args, rollouts = make_on_policy_config(tmp_path, beta=0.5), make_rollouts()

@@ -465,7 +465,7 @@ def test_smollm2(tmp_path, loss_type):
     )
     trainer.train()
     rows = list(trainer.train_dataset)
-    prompts = [ids for row in rows for ids in (row["perturbed_ids"], row["clean_ids"], row["clean_ids"][:-3])][:20]
+    prompts = [ids for row in rows for ids in (row["perturbed_ids"], row["clean_ids"], row["clean_ids"][:-3])][:10]
     check_trained(trainer, folder, prompts, tokens=12)
 
 

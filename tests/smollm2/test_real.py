@@ -24,8 +24,9 @@ RECIPES = sorted((recipes_dir() / "smollm2-135m-instruct").glob("*.yaml"))
 # One step on a few rows.
 SHORT = {
     "max_steps": 1,
+    "per_device_train_batch_size": 2,
     "gradient_accumulation_steps": 1,
-    "target_batch_size": 8,
+    "target_batch_size": 4,
     "max_completion_length": 8,
     "save_strategy": "no",
 }
@@ -34,13 +35,13 @@ SHORT = {
 @pytest.fixture(scope="module")
 def few_rows(tmp_path_factory):
     file = tmp_path_factory.mktemp("pairs") / "pairs.jsonl"
-    file.write_text("".join(json.dumps(row) + "\n" for row in load_smollm2_datasets()["train"].select(range(8))))
+    file.write_text("".join(json.dumps(row) + "\n" for row in load_smollm2_datasets()["train"].select(range(4))))
     return file
 
 
 def few_sets():
     sets = SMOLLM2.load_sets()
-    return {name: PairSet(of_set.rows[::25], of_set.candidates) for name, of_set in sets.items()}
+    return {name: PairSet(of_set.rows[::50], of_set.candidates) for name, of_set in sets.items()}
 
 
 def test_the_model_adopts_suggestions_and_knows_the_answers():
@@ -82,7 +83,7 @@ def test_dpo_takes_a_step_on_converted_pairs(few_rows, tmp_path):
 
 
 def test_quickstart(few_rows, tmp_path):
-    """Two recipes of one step, and every twenty-fifth row: all else is as in `make real`."""
+    """Two recipes of one step, and every fiftieth row: all else is as in `make real`."""
     recipes = {}
     for label in ("BCT", "OPCT"):
         options = yaml.safe_load((recipes_dir() / f"{SMOLLM2.recipes[label]}.yaml").read_text())
