@@ -10,6 +10,7 @@ from transformers import TrainerCallback
 
 from tests.helpers import on_policy, paired
 from tests.helpers.models import CHATML, make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.on_policy import make_on_policy_config
 from tests.helpers.processors import TextProcessor
 from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
 from trl_consistency.errors import ConsistencyError
@@ -628,6 +629,36 @@ def test_model_that_is_replaced_after_the_trainer_was_made(tmp_path, use):
     trainer.model = make_model(seed=1)
     with pytest.raises(ConsistencyError, match="`model` was assigned after the trainer was made"):
         getattr(trainer, use)()
+
+
+@pytest.mark.parametrize("use", ["train", "evaluate"])
+def test_ref_model_that_is_assigned_after_the_trainer_was_made(tmp_path, use):
+    """The old one was still compared, and the card named the new one."""
+    pairs = make_pairs(4)
+    options = {"train_dataset": pairs, "eval_dataset": pairs, "processing_class": make_tokenizer()}
+    trainer = OnPolicyConsistencyTrainer(make_model(), args=make_on_policy_config(tmp_path, max_steps=1), **options)
+    trainer.ref_model = make_model(seed=1)
+    with pytest.raises(ConsistencyError, match="`ref_model` was assigned after the trainer was made"):
+        getattr(trainer, use)()
+
+
+@pytest.mark.parametrize("in_training", [False, True])
+def test_sampling_that_is_changed_after_the_trainer_was_made(tmp_path, in_training):
+    """Rollouts were sampled otherwise than the card said."""
+
+    def change(*_, **__):
+        trainer.generation_config.top_k = 1
+
+    options = {"train_dataset": make_pairs(4), "processing_class": make_tokenizer()}
+    trainer = OnPolicyConsistencyTrainer(make_model(), args=make_on_policy_config(tmp_path, max_steps=2), **options)
+    if in_training:
+        trainer.add_callback(type("Change", (TrainerCallback,), {"on_step_end": change})())
+    else:
+        change()
+    with pytest.raises(
+        ConsistencyError, match=r"`generation_config.top_k` was .* when the trainer was made, and is 1"
+    ):
+        trainer.train()
 
 
 def test_adapter_that_is_switched_after_the_trainer_was_made(tmp_path):

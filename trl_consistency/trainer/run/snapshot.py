@@ -51,6 +51,8 @@ class Snapshot:
         self._tokenizer = _tokenizer_of(trainer)
         self._model = trainer.accelerator.unwrap_model(trainer.model)
         self._loss = trainer.compute_loss_func  # with some versions of transformers, TRL sets one
+        self._ref_model = getattr(trainer, "ref_model", None)
+        self._sampling = _sampling_of(trainer)
         self._adapter = [] if is_sharded(trainer.accelerator) else _adapter_of(self._model)
 
     def check(self) -> None:
@@ -67,6 +69,10 @@ class Snapshot:
                 "`model` was assigned after the trainer was made, which prepared another one. Make a new trainer with it."
             )
         self.check_adapter()
+        if getattr(trainer, "ref_model", None) is not self._ref_model:
+            raise ConsistencyError(
+                "`ref_model` was assigned after the trainer was made, which prepared another reference. Make a new trainer with it."
+            )
         if trainer.compute_loss_func is not self._loss:
             raise ConsistencyError(
                 "`compute_loss_func` was assigned after the trainer was made: the objective is that of its config. Leave it out."
@@ -117,6 +123,12 @@ class Snapshot:
                 raise ConsistencyError(
                     f"`args.{name}` was {was!r} when the trainer was made, and is {now!r}: it is settled from then on. Make a new trainer."
                 )
+        for name, now in _sampling_of(self.trainer).items():
+            if now != (was := self._sampling.get(name)):
+                raise ConsistencyError(
+                    f"`generation_config.{name}` was {was!r} when the trainer was made, and is {now!r}: rollouts are sampled as the options "
+                    "of the config say. Set it there, and make a new trainer."
+                )
 
     def check_adapter(self) -> None:
         """Raises [`ConsistencyError`] if the adapter that the trainer was made with is no longer in the model."""
@@ -143,6 +155,12 @@ def _tokenizer_of(trainer: Any) -> tuple[Any, ...]:
     """Returns what rows and answers are rendered by."""
     used = trainer.processing_class
     return used, describe_template(used), get_tokenizer(used).eos_token
+
+
+def _sampling_of(trainer: Any) -> dict[str, Any]:
+    """Returns what decides how rollouts are sampled. Their longest length is set before each."""
+    config = getattr(trainer, "generation_config", None)
+    return {} if config is None else {name: v for name, v in config.to_dict().items() if name != "max_new_tokens"}
 
 
 def _data_of(trainer: Any) -> dict[str, Any]:
