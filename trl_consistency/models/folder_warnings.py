@@ -220,25 +220,35 @@ def trained_pairs_in(path: str, pairs: Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def warn_of_quantization(paths: Sequence[str], model: Any) -> None:
-    """Warns of folders of adapters that were trained on weights in 4 bits if those of `model` are not."""
-    for path in () if getattr(model, "is_loaded_in_4bit", False) else paths:
+    """Warns of folders of adapters that were trained on weights in 4 or 8 bits if those of `model` are not."""
+    for path in paths:
         folder = _folder(path)
-        if is_adapter_folder(str(folder)) and _is_of_4_bits(folder):
-            warnings.warn(
-                printable(
-                    f"{path} was trained on weights in 4 bits, and is measured on weights that are not: it answers otherwise than in its "
-                    "training. `trl-consistency evaluate --load_in_4bit true` loads them in 4 bits."
-                )
+        bits = _trained_bits(folder) if is_adapter_folder(str(folder)) else None
+        if bits is None or getattr(model, f"is_loaded_in_{bits}bit", False):
+            continue
+        remedy = (
+            "`trl-consistency evaluate --load_in_4bit true` loads them in 4 bits."
+            if bits == 4
+            else "No command loads them in 8 bits. In Python, load the model so, and give it to `evaluate`."
+        )
+        warnings.warn(
+            printable(
+                f"{path} was trained on weights in {bits} bits, and is measured on weights that are not: it answers otherwise than in its "
+                f"training. {remedy}"
             )
+        )
 
 
-def _is_of_4_bits(folder: Path) -> bool:
-    """Whether an adapter was trained on weights in 4 bits, as its card says, or in a checkpoint the state of the trainer."""
+def _trained_bits(folder: Path) -> int | None:
+    """
+    Returns the bits of the quantized weights that an adapter was trained on, as its card says, or in a checkpoint the state of the
+    trainer. None if they were not quantized, or nothing says so.
+    """
+    card, state = _card_data(folder), {}
     with suppress(OSError, ValueError, RecursionError, KeyError, TypeError):
-        state = json.loads((folder / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
-        if state["stateful_callbacks"]["manifest"]["run"]["quantization"]["load_in_4bit"] is True:
-            return True
-    return _card_data(folder).get("load_in_4bit") is True
+        trainer_state = json.loads((folder / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+        state = dict(trainer_state["stateful_callbacks"]["manifest"]["run"]["quantization"])
+    return next((bits for bits in (4, 8) if True in (of.get(f"load_in_{bits}bit") for of in (card, state))), None)
 
 
 def warn_of_ends(paths: Sequence[str], model: Any, processing_class: ProcessingClass) -> None:

@@ -468,14 +468,17 @@ def test_example_names_the_bits_of_the_weights(tmp_path):
     assert "4-bit" not in text
 
 
-@pytest.mark.parametrize("in_4bit", [True, False])
-def test_metadata_say_that_the_weights_were_in_four_bits(tmp_path, in_4bit):
+@pytest.mark.parametrize("bits", [4, 8, 32])
+def test_metadata_say_that_the_weights_were_in_few_bits(tmp_path, bits):
     """`evaluate` reads it: on other weights, the adapter is another model."""
     trainer = make_trainer(tmp_path, make_model(), lora=LoraConfig(r=4, target_modules=["q_proj"]))
-    trainer.model.is_loaded_in_4bit = in_4bit
-    trainer.model.config.quantization_config = BitsAndBytesConfig(load_in_4bit=in_4bit)
+    if bits < 32:
+        setattr(trainer.model, f"is_loaded_in_{bits}bit", True)
+        trainer.model.config.quantization_config = BitsAndBytesConfig(**{f"load_in_{bits}bit": True})
     _, metadata = card(trainer)
-    assert metadata.get("load_in_4bit") == (in_4bit or None)
+    assert {name for name in metadata if name.startswith("load_in")} == (
+        {f"load_in_{bits}bit"} if bits < 32 else set()
+    )
 
 
 @pytest.mark.parametrize("options", [{"init_lora_weights": "olora"}, {"bias": "all"}])

@@ -112,6 +112,7 @@ def build_card(
         base_model_revision=revision,
         chat_template_kwargs=trainer.shared_variables or None,  # `evaluate` reads them, and the next
         load_in_4bit=getattr(model, "is_loaded_in_4bit", False) or None,
+        load_in_8bit=getattr(model, "is_loaded_in_8bit", False) or None,
         **({BASE_WEIGHTS: trainer.base_digest} if is_adapter else {}),
         datasets=_hub_name(dataset_name),
         library_name="peft" if is_adapter else "transformers",

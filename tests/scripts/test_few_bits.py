@@ -1,4 +1,4 @@
-"""Commands that ask an adapter on weights that are not quantized warn if it was trained on weights in 4 bits."""
+"""Commands that ask an adapter on weights that are not quantized warn if it was trained on weights in 4 or 8 bits."""
 
 import warnings
 from contextlib import suppress
@@ -13,9 +13,9 @@ from trl_consistency.evaluation.answers import generate as answering
 from trl_consistency.scripts import suites
 
 
-@pytest.mark.parametrize("says", [True, False])
+@pytest.mark.parametrize("bits", [4, 8, None])
 @pytest.mark.parametrize("command", ["pairs", "convert", "lint", "suites"])
-def test_adapters_of_weights_in_four_bits_are_warned_about(command, says, tmp_path, model_dir, tokenizer, monkeypatch):
+def test_adapters_of_weights_in_few_bits_are_warned_about(command, bits, tmp_path, model_dir, tokenizer, monkeypatch):
     monkeypatch.setattr(
         answering, "generate_ids", lambda model, tokenizer, prompts, *args, **kwargs: [[5, 1]] * len(prompts)
     )
@@ -23,8 +23,8 @@ def test_adapters_of_weights_in_four_bits_are_warned_about(command, says, tmp_pa
     monkeypatch.setattr(suites, "run_suites", lambda *args, **kwargs: {"base": []})
     adapter = save_adapter(model_dir, tmp_path / "adapter", 0)
     tokenizer.save_pretrained(adapter)
-    if says:
-        Path(adapter, "README.md").write_text("---\nload_in_4bit: true\n---\n# mine\n")
+    if bits:
+        Path(adapter, "README.md").write_text(f"---\nload_in_{bits}bit: true\n---\n# mine\n")
     file, out = str(tmp_path / "rows.jsonl"), ["--output_dir", str(tmp_path / "out")]
     rows = make_pairs(4, completion=False).add_column("answer", ["Paris"] * 4).add_column("question", list("abcd"))
     (rows.select_columns(["question", "answer"]) if command == "pairs" else rows).to_json(file)
@@ -40,5 +40,5 @@ def test_adapters_of_weights_in_four_bits_are_warned_about(command, says, tmp_pa
     ):  # no pair is vulnerable, or can be converted
         warnings.simplefilter("always")
         cli([command, *options, "--model_name_or_path", adapter])
-    warned = [of for of in caught if f"{adapter} was trained on weights in 4 bits" in str(of.message)]
-    assert len(warned) == says
+    warned = [of for of in caught if f"{adapter} was trained on weights in {bits} bits" in str(of.message)]
+    assert len(warned) == (bits is not None)
