@@ -4,12 +4,16 @@ import json
 
 import pytest
 import torch
+from accelerate import PartialState
+from huggingface_hub import metadata_load
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
+from transformers import TrainerCallback
 
 from tests.helpers.models import make_model
 from trl_consistency.data.folders import TRAINED_PAIRS
 from trl_consistency.scripts import dpo
+from trl_consistency.trainer.run.run_lock import command_lock
 
 
 OPTIONS = {
@@ -101,6 +105,43 @@ def test_what_an_earlier_training_said_does_not_stay(tmp_path, preferences, mode
     assert "BCT" not in card
     assert "bct" not in card
     assert not (out / TRAINED_PAIRS).exists()
+
+
+class _Killed(TrainerCallback):
+    def on_save(self, args, state, control, **kwargs):
+        raise KeyboardInterrupt
+
+
+def test_a_run_that_is_killed_leaves_the_card_of_an_earlier_one(tmp_path, preferences, model_dir, monkeypatch):
+    """TRL writes its card with the first checkpoint, and it stood beside the weights of the earlier run."""
+    options = {"model_name_or_path": str(model_dir), "dataset_name": str(preferences), "lora_r": 2}
+    train(tmp_path, **options)
+    earlier = (tmp_path / "out" / "README.md").read_text().replace("# Model Card", "# The earlier run's")
+    (tmp_path / "out" / "README.md").write_text(earlier)
+    make = dpo.RecordingDPOTrainer.__init__
+    monkeypatch.setattr(
+        dpo.RecordingDPOTrainer, "__init__", lambda self, **kwargs: make(self, **kwargs, callbacks=[_Killed()])
+    )
+    with pytest.raises(SystemExit, match="130"):
+        train(tmp_path, **options, save_strategy="steps", save_steps=1)
+    assert "The earlier run's" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_two_at_once_in_a_folder(tmp_path, preferences, model_dir):
+    (tmp_path / "out").mkdir()
+    with command_lock(tmp_path / "out", PartialState()), pytest.raises(SystemExit, match="is in use: "):
+        train(tmp_path, model_name_or_path=str(model_dir), dataset_name=str(preferences))
+    assert not (tmp_path / "out" / "adapter_model.safetensors").exists()
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_the_card_says_the_bits_of_the_weights(tmp_path, preferences, model_dir, bits):
+    """`evaluate` reads it: on other weights, the adapter is another model."""
+    trainer = train(tmp_path, model_name_or_path=str(model_dir), dataset_name=str(preferences))
+    assert not [name for name in metadata_load(tmp_path / "out" / "README.md") if name.startswith("load_in")]
+    setattr(trainer.model, f"is_loaded_in_{bits}bit", True)
+    trainer.create_model_card()
+    assert metadata_load(tmp_path / "out" / "README.md")[f"load_in_{bits}bit"] is True
 
 
 def test_misspelt_option(tmp_path, preferences, capsys):

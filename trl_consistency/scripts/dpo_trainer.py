@@ -1,8 +1,10 @@
 """TRL's `DPOTrainer`, whose checkpoints record their run: only the same run goes on from them."""
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
+from huggingface_hub import ModelCard
 from transformers import TrainingArguments
 from trl import DPOConfig, DPOTrainer
 
@@ -11,6 +13,7 @@ from ..log import get_logger
 from ..models.adapter_state import loading_in_own_dtype
 from ..models.folder_checks import check_checkpoint
 from ..passes.reference import base_weights, checksum_of
+from ..trainer.card.facts import quantization_data
 from ..trainer.run.interruption import Checkpoints, check_has_states, check_unchanged, read_manifest, rows_per_step
 from ..trainer.run.manifest import (
     as_json,
@@ -21,6 +24,7 @@ from ..trainer.run.manifest import (
     find_differences,
     list_differences,
 )
+from ..trainer.run.run_lock import command_lock
 
 
 logger = get_logger(__name__)
@@ -43,6 +47,25 @@ class RecordingDPOTrainer(DPOTrainer):
         super().__init__(*args, **kwargs)
         self.run_record = _Record(self)
         self.checkpoints = Checkpoints(self)
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        with command_lock(self.args.output_dir, self.accelerator):
+            return super().train(*args, **kwargs)
+
+    def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+        """
+        Writes TRL's card, with the bits of quantized weights. Not in training: the weights that it is about are not there yet, and an
+        earlier run's may be.
+        """
+        if self.is_in_train:
+            return
+        super().create_model_card(*args, **kwargs)
+        if self.is_world_process_zero():
+            file = Path(self.args.output_dir) / "README.md"
+            card = ModelCard.load(file)
+            for name, value in quantization_data(self.model).items():
+                card.data[name] = value
+            card.save(file)
 
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)

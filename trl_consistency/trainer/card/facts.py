@@ -111,8 +111,7 @@ def build_card(
         base_model=base_model,
         base_model_revision=revision,
         chat_template_kwargs=trainer.shared_variables or None,  # `evaluate` reads them, and the next
-        load_in_4bit=getattr(model, "is_loaded_in_4bit", False) or None,
-        load_in_8bit=getattr(model, "is_loaded_in_8bit", False) or None,
+        **quantization_data(model),
         **({BASE_WEIGHTS: trainer.base_digest} if is_adapter else {}),
         datasets=_hub_name(dataset_name),
         library_name="peft" if is_adapter else "transformers",
@@ -195,6 +194,12 @@ def _own_class(model: Any) -> str | None:
     # FSDP makes a subclass.
     names = [kind.__name__ for kind in type(model).__mro__ if kind.__module__.startswith("transformers.models.")]
     return names[0] if names else None
+
+
+def quantization_data(model: Any) -> dict[str, Any]:
+    """Returns what the metadata of a card say of the bits of a model's weights, which `evaluate` reads."""
+    options = (f"load_in_{bits}bit" for bits in (4, 8))
+    return {name: True for name in options if getattr(model, name.replace("load", "is_loaded"), False)}
 
 
 def _quantization(model: Any) -> str | None:
