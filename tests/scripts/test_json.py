@@ -98,6 +98,17 @@ def test_training(command, recipe, tmp_path, capfd):
     assert f"Model saved to {tmp_path}/out" in said
 
 
+def test_a_run_that_had_ended_has_no_loss(recipe, tmp_path, capfd):
+    """It was 0, as of a perfect model."""
+    options = ["--config", recipe, "--output_dir", tmp_path / "out", "--save_strategy", "steps", "--save_steps", 2]
+    printed_object(capfd, "consistency", *options)
+    found, _ = printed_object(
+        capfd, "consistency", *options, "--resume_from_checkpoint", tmp_path / "out/checkpoint-2"
+    )
+    assert found["steps"] == 2
+    assert "train_loss" not in found["train"]
+
+
 def test_targets(recipe, tmp_path, capfd):
     file = tmp_path / "targets.jsonl"
     found, _ = printed_object(

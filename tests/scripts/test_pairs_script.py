@@ -245,6 +245,10 @@ FAULTS = {
         ["--perturbations", "typos", "--positions", "end"],
         "`--positions` is given, but no perturbation has positions",
     ),
+    "no safety fact": (
+        ["--perturbations", "typos", "--safety_fact_column", "question"],
+        "`--safety_fact_column` is given, but no perturbation states a safety fact",
+    ),
 }
 
 

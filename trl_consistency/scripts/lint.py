@@ -309,7 +309,7 @@ def _measure_dose(
         raise ConsistencyError("`dose`: there is no pair to measure it on; anchors show nothing.")
     variables = [variables_of(row, chat_template_kwargs) for row in sample if isinstance(row["clean_prompt"], list)]
     warn_of_folders(base.name, [], processing_class, variables, base.revision, {"": sample})
-    length = recipe.max_completion_length or 256
+    length = recipe.max_completion_length or ConsistencyConfig.max_completion_length  # as a training has it
     options = AnswerOptions(length)
     with open_engine(engine_args, base, model, processing_class, options, longest_prompt(sample)) as engine:
         return measure_dose(

@@ -253,6 +253,8 @@ def _check_use(args: PairsArguments) -> None:
         refuse_unused(args, ["wrong_answer"], "no perturbation suggests a wrong answer")
     if not any(step.positions for step in steps):
         refuse_unused(args, ["positions"], "no perturbation has positions")
+    if not any("a safety fact" in step.needs for step in steps):
+        refuse_unused(args, ["safety_fact_column"], "no perturbation states a safety fact")
 
 
 def _check_output_dir(folder: str) -> None:

@@ -170,6 +170,22 @@ def test_answers_that_are_cut_are_told_once(tmp_path, caplog):
     assert [text[:11] for text in said] == ["The guard: "]
 
 
+def test_answers_that_are_cut_later_are_told(tmp_path, caplog, monkeypatch):
+    """Only the first measurement told of them, where none was cut yet."""
+    found = iter([None, "3 of 20 answer(s) were cut", "5 of 20 answer(s) were cut"])
+
+    def measure(*args, tell, **kwargs):
+        if (warning := next(found)) is not None:
+            tell(warning)
+        return rates(10)
+
+    monkeypatch.setattr(eval_callback, "measure_sample", measure)
+    trainer, _ = guarded(tmp_path, {"eval_every": 1}, max_steps=2)
+    trainer.train()
+    said = [record.getMessage() for record in caplog.records if "were cut" in record.getMessage()]
+    assert said == ["The guard: 3 of 20 answer(s) were cut"]
+
+
 @pytest.mark.parametrize("kind", ["bct", pytest.param("opct", marks=pytest.mark.slow)])
 def test_best_checkpoint_by_the_score(tmp_path, monkeypatch, kind):
     """Trainer's own choice of the best model, whose score is lost again before the end."""

@@ -1,5 +1,6 @@
 """Measures rates on held-out pairs during training, for logs, model selection and early stopping."""
 
+import re
 from typing import Any
 
 from datasets import Dataset
@@ -152,6 +153,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         self.stopped: str | None = None
         self._start: dict[str, Estimate] | None = None
         self._measured: tuple[int, dict[str, float]] | None = None  # step and metrics
+        self._warned: set[str] = set()
         self._told: int | None = None  # the step whose evaluation last got the metrics
         trainer.has_guard = True
 
@@ -180,6 +182,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
                 "and two would log under the same names. Give one guard all the rows."
             )
         self._measured = self._start = self.stopped = self._told = None
+        self._warned.clear()
         if chooses_best(args):
             self._check_order()
         if state.global_step > 0:
@@ -269,7 +272,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
                     progress=trainer.accelerator.is_main_process and not args.disable_tqdm,
                     thinking_markers=tuple(args.thinking_markers),
                     engine=trainer._answering_engine(self.max_new_tokens),
-                    tell=self._tell if self._start is None else lambda warning: None,
+                    tell=self._warn_once,
                 )
             metrics = {f"eval_{PREFIX}{name}": value for name, value in _figures(rates).items()}
             trainer.log(dict(metrics))  # in training mode, `log` would add the step's training means
@@ -281,8 +284,11 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
             self._compare(rates, state, control)
         return metrics
 
-    def _tell(self, warning: str) -> None:
-        logger.warning(f"The guard: {warning}")
+    def _warn_once(self, warning: str) -> None:
+        """Logs a warning of the answers, unless it was given before with other counts."""
+        if (kind := re.sub(r"\d+", "", warning)) not in self._warned:
+            self._warned.add(kind)
+            logger.warning(f"The guard: {warning}")
 
     def _compare(self, rates: dict[str, Estimate], state: TrainerState, control: TrainerControl) -> None:
         if self._start is None:
