@@ -34,6 +34,8 @@ class Reference:
     and swaps it in for its forward pass.
     """
 
+    given: Any = None  # the separate model, if it is one
+
     def __init__(self, model: nn.Module, adapter_off: bool):
         self.model, self.adapter_off = model, adapter_off
         # By name: sharding and writes to 4-bit weights replace the parameters.
@@ -109,6 +111,7 @@ class GivenReference(Reference):
     """A separate frozen model as the reference. It must not share weights with the student."""
 
     def __init__(self, ref_model: nn.Module, accelerator: Accelerator):
+        self.given = ref_model
         self.wrapped = prepare_frozen(ref_model.eval().requires_grad_(False), accelerator)
         self.model = accelerator.unwrap_model(self.wrapped)
         self._redirect = ForwardRedirection()

@@ -143,7 +143,6 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
     has_trained = False  # whether `train` was called before
     has_ended = False  # whether the last training was not broken off
     _saved_in: frozenset[str] = frozenset()  # folders that got the weights since the last training began
-    _has_stepped = False  # since the last training began
     _epoch = 0  # the number of the epoch in training, from 0; a callback may end an epoch early
     _mixture: AnchorMixture | None = None  # of streamed pairs with anchors
 
@@ -409,7 +408,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
             self.trained_weights = describe_weights(self.model, self.base_is_another, given)
             self._meter = LossMeter()
             self._metrics["train"].clear()  # of a training that was broken off
-            self._saved_in, self._has_stepped = frozenset(), False
+            self._saved_in = frozenset()
             self._before_training()
             self.snapshot.begin()
             with self.finiteness.watching(checkpoint):
@@ -476,7 +475,6 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         check_trainable(self.model)
         self.snapshot.check_in_training()
         loss = super().training_step(*args, **kwargs)
-        self._has_stepped = True
         self.finiteness.record_loss(loss)
         return loss
 
@@ -511,7 +509,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
                 of_process = torch.tensor([logs["train_loss"]], device=self.accelerator.device)
                 logs["train_loss"] = float(self.accelerator.gather(of_process).mean())
         self.finiteness.correct(logs)
-        if "total_flos" in given and not self._has_stepped:
+        if "total_flos" in given and not self.finiteness.updates:
             logs["train_loss"] = math.nan  # the run that was resumed had ended; Trainer says 0
         should_log = self.control.should_log
         # TRL reads in the model's mode whether a log is of training. A callback that generates may have left it in the other one.

@@ -51,7 +51,6 @@ class Snapshot:
         self._tokenizer = _tokenizer_of(trainer)
         self._model = trainer.accelerator.unwrap_model(trainer.model)
         self._loss = trainer.compute_loss_func  # with some versions of transformers, TRL sets one
-        self._ref_model = getattr(trainer, "ref_model", None)
         self._sampling = _sampling_of(trainer)
         self._adapter = [] if is_sharded(trainer.accelerator) else _adapter_of(self._model)
 
@@ -69,7 +68,7 @@ class Snapshot:
                 "`model` was assigned after the trainer was made, which prepared another one. Make a new trainer with it."
             )
         self.check_adapter()
-        if getattr(trainer, "ref_model", None) is not self._ref_model:
+        if getattr(trainer, "ref_model", None) is not getattr(trainer._reference, "given", None):
             raise ConsistencyError(
                 "`ref_model` was assigned after the trainer was made, which prepared another reference. Make a new trainer with it."
             )
