@@ -48,6 +48,8 @@ class BuildReport:
             Pairs left out because their source already has the same pair.
         filtered (`Counter[str]`):
             Training pairs left out because of a model's answers, by reason.
+        warnings (`list[str]`):
+            What makes the verdicts on a model's answers doubtful, such as answers that were cut.
         asked_again (`int`):
             Number of rows that ask the question of an earlier row under another `source_id`. They are in its split.
         doubled (`int`):
@@ -75,6 +77,7 @@ class BuildReport:
     unchanged: Counter[str] = field(default_factory=Counter)
     repeated: Counter[str] = field(default_factory=Counter)
     filtered: Counter[str] = field(default_factory=Counter)
+    warnings: list[str] = field(default_factory=list)
     asked_again: int = 0
     doubled: int = 0
     between_splits: int = 0
