@@ -11,6 +11,7 @@ from tests.helpers.evaluate_command import pair, write
 from tests.helpers.models import make_config
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.data.folders import TRAINED_PAIRS
+from trl_consistency.evaluation.dose import Dose
 from trl_consistency.publishing.secret_scan import choose_files
 from trl_consistency.scripts import lint
 from trl_consistency.scripts.evaluate import run
@@ -120,6 +121,17 @@ def test_the_dose_of_pairs_that_were_trained_on(model_dir, tmp_path):
         warnings.simplefilter("always")
         lint.run(["--pairs", file, "--model_name_or_path", str(mine), "--dose", "--max_completion_length", "4"])
     assert sum(f"{mine} was trained on 3 of the 4 row(s): " in str(of.message) for of in caught) == 1
+
+
+@pytest.mark.parametrize(("first", "is_warned"), [(0, False), (2, True)])
+def test_little_is_left_of_pairs_that_were_trained_on(model_dir, tmp_path, monkeypatch, capsys, first, is_warned):
+    """That the pairs had done their work was a warning not to train on them."""
+    mine, rows = tmp_path / "mine", [pair(number) for number in range(6)]
+    trained(model_dir, mine, rows[:3])
+    monkeypatch.setattr(lint, "measure_dose", lambda *args, **kwargs: Dose(4, {}, 0.0))
+    file = write(tmp_path / "some.jsonl", rows[first : first + 4])
+    lint.run(["--pairs", file, "--model_name_or_path", str(mine), "--dose", "--max_completion_length", "4"])
+    assert ("next to nothing to train" in capsys.readouterr().out) == is_warned
 
 
 def test_results_and_cards_say_it_too(options, model_dir, tmp_path):
