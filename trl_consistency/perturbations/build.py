@@ -48,8 +48,6 @@ class BuildReport:
             Pairs left out because their source already has the same pair.
         filtered (`Counter[str]`):
             Training pairs left out because of a model's answers, by reason.
-        warnings (`list[str]`):
-            What makes the verdicts on a model's answers doubtful, such as answers that were cut.
         asked_again (`int`):
             Number of rows that ask the question of an earlier row under another `source_id`. They are in its split.
         doubled (`int`):
@@ -67,6 +65,8 @@ class BuildReport:
             Number of rows with choices whose given wrong answer decides nothing: any other choice may be suggested.
         of_several_lines (`int`):
             Number of rows whose answer has several lines, such as a worked solution.
+        warnings (`list[str]`):
+            What makes the verdicts on a model's answers doubtful, such as answers that were cut.
     """
 
     sources: int = 0
@@ -77,7 +77,6 @@ class BuildReport:
     unchanged: Counter[str] = field(default_factory=Counter)
     repeated: Counter[str] = field(default_factory=Counter)
     filtered: Counter[str] = field(default_factory=Counter)
-    warnings: list[str] = field(default_factory=list)
     asked_again: int = 0
     doubled: int = 0
     between_splits: int = 0
@@ -86,6 +85,7 @@ class BuildReport:
     swapped: int = 0
     passed_over: int = 0
     of_several_lines: int = 0
+    warnings: list[str] = field(default_factory=list)
 
     def num_pairs(self) -> dict[str, int]:
         """Returns the number of pairs by split."""
