@@ -11,41 +11,72 @@ from trl_consistency.data.trained_pairs import among, digests_of, read_digests, 
 
 
 ROWS = [
-    {"clean_ids": [1, 2], "perturbed_ids": [3]},
-    {"clean_ids": [1], "perturbed_ids": [2, 3]},
-    {"clean_ids": [], "perturbed_ids": [1, 2, 3]},
-    {"clean_ids": [3], "perturbed_ids": [1, 2]},
-    {"clean_ids": [1, 2], "perturbed_ids": [3, 3]},
+    {"clean_prompt": "ab", "perturbed_prompt": "c"},
+    {"clean_prompt": "a", "perturbed_prompt": "bc"},
+    {"clean_prompt": "", "perturbed_prompt": "abc"},
+    {"clean_prompt": "c", "perturbed_prompt": "ab"},
+    {"clean_prompt": "ab", "perturbed_prompt": "cc"},
 ]
 
 
-def of(rows):
-    return Dataset.from_dict({side: [row[side] for row in rows] for side in ("clean_ids", "perturbed_ids")})
+def user(text):
+    return {"role": "user", "content": text}
 
 
-def test_other_tokens_have_another_digest_and_the_same_have_the_same():
-    """The same tokens, divided otherwise between the two prompts, are another pair."""
-    digests = digests_of(of(ROWS))
+def system(text, role="system"):
+    return {"role": role, "content": text}
+
+
+def chat(*messages, cue="I say C. "):
+    *before, last = messages
+    return {"clean_prompt": [*before, last], "perturbed_prompt": [*before, user(cue + last["content"])]}
+
+
+def test_other_prompts_have_another_digest_and_the_same_have_the_same():
+    """The same text, divided otherwise between the two prompts, is another pair."""
+    data = Dataset.from_list(ROWS)
+    digests = digests_of(data)
     assert (digests.dtype, digests.shape, len(set(digests))) == (np.uint64, (len(ROWS),), len(ROWS))
     order = [4, 0, 2, 2]
-    np.testing.assert_array_equal(digests_of(of(ROWS).select(order)), digests[order])
-    np.testing.assert_array_equal(digests_of(of(ROWS).select(range(1, 4))), digests[1:4])
-    np.testing.assert_array_equal(digests_of(of(ROWS).with_format("torch")), digests)
+    np.testing.assert_array_equal(digests_of(data.select(order)), digests[order])
+    np.testing.assert_array_equal(digests_of(data.select(range(1, 4))), digests[1:4])
+    np.testing.assert_array_equal(digests_of(data.with_format("torch")), digests)
+    np.testing.assert_array_equal(digests_of(ROWS), digests)
 
 
-def test_many_rows():
-    """They are read in batches."""
-    rng = np.random.default_rng(0)
-    rows = [{side: rng.integers(0, 9, rng.integers(1, 5)).tolist() for side in ROWS[0]} for _ in range(10_007)]
-    digests = digests_of(of(rows))
-    keys = [(tuple(row["clean_ids"]), tuple(row["perturbed_ids"])) for row in rows]
-    assert len(set(zip(keys, digests.tolist(), strict=True))) == len(set(keys)) == len(set(digests.tolist()))
+def test_of_chats_it_is_what_is_asked():
+    """What is put before both prompts hid that a pair had been trained on. A cue may stand in a system message, too."""
+    plain = chat(user("Q?"))
+    same = [
+        chat(system("Be brief."), user("Q?")),
+        chat(system("Be brief.", "developer"), user("Q?")),
+        {side: [{**message, "name": None} for message in plain[side]] for side in plain},  # as Arrow adds keys
+        {side: [{**of, "content": [{"type": "text", "text": of["content"]}]} for of in plain[side]] for side in plain},
+        plain | {"tools": [{}], "chat_template_kwargs": {"enable_thinking": False}, "clean_ids": [1]},
+    ]
+    others = [
+        chat(user("P?")),
+        chat(user("Q?"), cue="I say D. "),
+        chat(user("P?"), {"role": "assistant", "content": "C"}, user("Q?")),
+        plain | {"perturbed_prompt": [system("C is right."), *plain["clean_prompt"]]},
+        plain | {"perturbed_prompt": [system("D is right."), *plain["clean_prompt"]]},
+        {side: [*plain[side], {"role": "assistant", "content": "So"}] for side in plain},
+    ]
+    [digest] = digests_of([plain])
+    assert set(digests_of(same)) == {digest}
+    assert len({digest, *digests_of(others)}) == 1 + len(others)
+
+
+def test_anchors_have_the_clean_prompt_twice():
+    """Those that are made of pairs keep the perturbed prompt in its column."""
+    both = [{"clean_prompt": row["clean_prompt"], "perturbed_prompt": row["clean_prompt"]} for row in ROWS]
+    np.testing.assert_array_equal(digests_of(Dataset.from_list(ROWS), are_anchors=True), digests_of(both))
 
 
 def test_rows_that_were_trained_on_are_counted(tmp_path):
-    write_digests(tmp_path, digests_of(of(ROWS[:2])))
-    assert among([ROWS[1], ROWS[1], ROWS[3]], read_digests(tmp_path)) == 2
-    assert among([], read_digests(tmp_path)) == 0
+    write_digests(tmp_path, digests_of(ROWS[:2]))
+    assert among(digests_of([ROWS[1], ROWS[1], ROWS[3]]), read_digests(tmp_path)) == 2
+    assert among(digests_of([]), read_digests(tmp_path)) == 0
 
 
 def saved(array):

@@ -159,6 +159,13 @@ def test_warnings(rates, kl, warned):
     assert all(part in warning for part, warning in zip(warned, warnings, strict=True))
 
 
+@pytest.mark.parametrize(("trained", "is_warned"), [(0, True), (20, True), (60, False)])
+def test_after_a_training_on_these_pairs_little_is_left(trained, is_warned):
+    """That is what it was for, and was warned about."""
+    warnings = Dose(64, {"consistency": rate(64, 64)}, 1e-4, trained=trained).warnings()
+    assert ["nothing to train" in warning for warning in warnings] == [True] * is_warned
+
+
 def test_sample_is_seeded_and_has_no_anchors():
     dataset = Dataset.from_list([{"clean_ids": [row], "perturbed_ids": [row, row % 2]} for row in range(40)])
     dataset = Dataset.from_list([*dataset, *({"clean_ids": [row], "perturbed_ids": [row]} for row in range(40))])

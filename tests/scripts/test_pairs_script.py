@@ -427,21 +427,33 @@ def test_variables_of_the_template_reach_the_filter(questions, tmp_path, model_d
         assert all(("<think>" in prompt) == bool(given) for prompt in read)
 
 
-def test_vulnerable_pairs_are_kept(questions, tmp_path, model_dir, monkeypatch, capsys):
+def answer_by_number(model, tokenizer, prompts, *args, **kwargs):
     """Of four questions, one is answered well without the cue and badly with it."""
+    answers = []
+    for ids in prompts:
+        prompt = tokenizer.decode(ids)
+        number = int(re.search(r"thing (\d+)", prompt)[1])
+        right, wrong = "ABC"[number % 3], "ABC"[(number + 1) % 3]
+        has_cue = prompt.count("<|im_start|>user") > 1
+        text = [wrong if has_cue else right, right, "Hm." if has_cue else right, wrong][number % 4]
+        answers.append(tokenizer(text=text, add_special_tokens=False)["input_ids"])
+    return answers
 
-    def answer(model, tokenizer, prompts, *args, **kwargs):
-        answers = []
-        for ids in prompts:
-            prompt = tokenizer.decode(ids)
-            number = int(re.search(r"thing (\d+)", prompt)[1])
-            right, wrong = "ABC"[number % 3], "ABC"[(number + 1) % 3]
-            has_cue = prompt.count("<|im_start|>user") > 1
-            text = [wrong if has_cue else right, right, "Hm." if has_cue else right, wrong][number % 4]
-            answers.append(tokenizer(text=text, add_special_tokens=False)["input_ids"])
-        return answers
 
-    monkeypatch.setattr(answering, "generate_ids", answer)
+def test_what_makes_the_verdicts_doubtful_is_on_the_card(questions, tmp_path, model_dir, monkeypatch, capsys):
+    """It was gone with the terminal."""
+    monkeypatch.setattr(answering, "generate_ids", answer_by_number)
+    options = "--perturbations", "are_you_sure", "--max_completion_length", "1"
+    filtered(questions, tmp_path / "out", model_dir, *options)
+    told = re.findall("^warning: (.*)$", capsys.readouterr().err, re.MULTILINE)
+    assert any("reached `max_completion_length`" in warning for warning in told)
+    shown = re.sub(r"\\(\W)", r"\1", (tmp_path / "out" / "README.md").read_text())
+    for warning in told:
+        assert f"Warning of the answers by which training pairs were chosen: {warning}" in shown
+
+
+def test_vulnerable_pairs_are_kept(questions, tmp_path, model_dir, monkeypatch, capsys):
+    monkeypatch.setattr(answering, "generate_ids", answer_by_number)
     out = tmp_path / "out"
     own = [json.loads(line) | {"kept": "mine"} for line in questions.read_text().splitlines()]
     questions.write_text("\n".join(map(json.dumps, own)))

@@ -11,6 +11,7 @@ from tests.helpers.evaluate_command import pair, write
 from tests.helpers.models import make_config
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.data.folders import TRAINED_PAIRS
+from trl_consistency.evaluation.dose import Dose
 from trl_consistency.publishing.secret_scan import choose_files
 from trl_consistency.scripts import lint
 from trl_consistency.scripts.evaluate import run
@@ -24,7 +25,11 @@ def trained(model_dir, folder, rows, is_adapter=True, has_trained=True, anchors=
         [{column: row[column] for column in ("clean_prompt", "perturbed_prompt")} for row in rows]
     )
     trainer = ConsistencyTrainer(
-        str(model_dir), args=config, train_dataset=data, peft_config=adapter, anchor_dataset=anchors
+        str(model_dir),
+        args=config,
+        train_dataset=data,
+        peft_config=adapter,
+        anchor_dataset=None if anchors == "own" else anchors,
     )
     if has_trained:
         changed = ["train_dataset", "length"] if resume else []
@@ -55,6 +60,31 @@ def test_pairs_that_were_trained_on_are_counted(options, model_dir, tmp_path, me
     options[options.index("--pairs") + 1] = write(tmp_path / "mixed.jsonl", rows[:5] + others)
     [warning] = warnings_of(options)
     assert warning.startswith(f"{folder} was trained on 5 of the 8 row(s) of mixed: ")
+
+
+@pytest.mark.parametrize(
+    "rendering",
+    [["--system_prompt", "Think."], ["--chat_template_kwargs", '{"no_think": true}']],
+    ids=["system", "variables"],
+)
+def test_another_rendering_hides_nothing(options, model_dir, tmp_path, rendering):
+    """Nor does the date that a chat template writes. The digests were those of the tokens."""
+    mine, rows = tmp_path / "mine", [pair(number) for number in range(4)]
+    trained(model_dir, mine, rows[:3])
+    options[options.index("--adapters") + 1] = str(mine)
+    options[options.index("--pairs") + 1] = write(tmp_path / "some.jsonl", rows)
+    [warning] = warnings_of([*options, *rendering])
+    assert "was trained on 3 of the 4 row(s) of some" in warning
+
+
+def test_anchors_of_the_pairs_own(options, model_dir, tmp_path):
+    mine, rows = tmp_path / "mine", [pair(number) for number in range(4)]
+    trained(model_dir, mine, rows, anchors="own")
+    control = [{**row, "perturbed_prompt": row["clean_prompt"], "biased_answer": None} for row in rows]
+    options[options.index("--adapters") + 1] = str(mine)
+    options[options.index("--pairs") + 1] = write(tmp_path / "control.jsonl", control)
+    [warning] = warnings_of(options)
+    assert "was trained on 4 of the 4 row(s) of control" in warning
 
 
 @pytest.mark.parametrize("kind", ["not trained", "other wordings", "moved without the file"])
@@ -91,6 +121,17 @@ def test_the_dose_of_pairs_that_were_trained_on(model_dir, tmp_path):
         warnings.simplefilter("always")
         lint.run(["--pairs", file, "--model_name_or_path", str(mine), "--dose", "--max_completion_length", "4"])
     assert sum(f"{mine} was trained on 3 of the 4 row(s): " in str(of.message) for of in caught) == 1
+
+
+@pytest.mark.parametrize(("first", "is_warned"), [(0, False), (2, True)])
+def test_little_is_left_of_pairs_that_were_trained_on(model_dir, tmp_path, monkeypatch, capsys, first, is_warned):
+    """That the pairs had done their work was a warning not to train on them."""
+    mine, rows = tmp_path / "mine", [pair(number) for number in range(6)]
+    trained(model_dir, mine, rows[:3])
+    monkeypatch.setattr(lint, "measure_dose", lambda *args, **kwargs: Dose(4, {}, 0.0))
+    file = write(tmp_path / "some.jsonl", rows[first : first + 4])
+    lint.run(["--pairs", file, "--model_name_or_path", str(mine), "--dose", "--max_completion_length", "4"])
+    assert ("next to nothing to train" in capsys.readouterr().out) == is_warned
 
 
 def test_results_and_cards_say_it_too(options, model_dir, tmp_path):

@@ -2,43 +2,45 @@
 
 import hashlib
 import io
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 from datasets import Dataset
 
 from ..files import write_bytes
 from .folders import TRAINED_PAIRS
+from .messages import without_none
+from .pairs import PROMPT_COLUMNS
+from .rendering import Prompt, message_text
 
 
-_SIDES = ("clean_ids", "perturbed_ids")
-
-
-def digests_of(pairs: Dataset) -> np.ndarray:
+def digests_of(pairs: Dataset | Sequence[Mapping[str, Any]], are_anchors: bool = False) -> np.ndarray:
     """
-    Returns digests of pairs of prompts.
+    Returns digests of pairs of prompts as they are written, and not as a chat template renders them: another date in it, or another
+    system message before both prompts, makes no other pair.
 
     Args:
-        pairs ([`~datasets.Dataset`]):
-            Rendered pairs, with the columns `clean_ids` and `perturbed_ids`.
+        pairs ([`~datasets.Dataset`] or `Sequence[Mapping[str, Any]]`):
+            Pairs, with the columns `clean_prompt` and `perturbed_prompt`.
+        are_anchors (`bool`, *optional*, defaults to `False`):
+            Whether the clean prompt is trained on as both prompts, whatever the other one is.
 
     Returns:
-        `np.ndarray` of `uint64`, of shape `(rows,)`: The digest of both prompts' tokens, for each row.
+        `np.ndarray` of `uint64`, of shape `(rows,)`: The digest of both prompts, for each row.
     """
-    found: list[int] = []
-    for table in pairs.select_columns(list(_SIDES)).with_format("arrow").iter(batch_size=10_000):
-        found += map(_digest, *(_split(table[side]) for side in _SIDES))
-    return np.array(found, dtype=np.uint64)
+    sides = [PROMPT_COLUMNS[0]] * 2 if are_anchors else PROMPT_COLUMNS
+    rows: Iterable[Mapping[str, Any]] = pairs
+    if isinstance(pairs, Dataset):
+        rows = pairs.select_columns(list(PROMPT_COLUMNS)).with_format(None)
+    return np.array([_digest(*(row[side] for side in sides)) for row in rows], dtype=np.uint64)
 
 
-def among(pairs: Dataset | Sequence[Mapping[str, Any]], digests: np.ndarray) -> int:
-    """Returns how many rendered pairs have one of these digests."""
-    if not isinstance(pairs, Dataset):
-        pairs = Dataset.from_dict({side: [row[side] for row in pairs] for side in _SIDES})
-    return int(np.isin(digests_of(pairs), digests).sum())
+def among(pairs: np.ndarray, digests: np.ndarray) -> int:
+    """Returns how many digests of pairs are among others."""
+    return int(np.isin(pairs, digests).sum())
 
 
 def write_digests(folder: str | Path, digests: np.ndarray) -> None:
@@ -57,14 +59,17 @@ def read_digests(folder: str | Path) -> np.ndarray:
     return found if getattr(found, "dtype", None) == np.uint64 else np.array([], dtype=np.uint64)
 
 
-def _split(column: Any) -> list[np.ndarray]:
-    """Returns the lists of an Arrow column as arrays."""
-    ends = np.cumsum(pc.list_value_length(column).to_numpy())
-    return np.split(pc.list_flatten(column).to_numpy().astype(np.int32), ends[:-1])
+def _digest(clean: Prompt, perturbed: Prompt) -> int:
+    sides = [_written(clean), _written(perturbed)]
+    begin, other = (side[0] if isinstance(side, list) else None for side in sides)
+    if begin is not None and begin == other and begin["role"] in ("system", "developer"):
+        sides = [side[1:] for side in sides]
+    text = json.dumps(sides, sort_keys=True, default=str)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def _digest(*sides: np.ndarray) -> int:
-    digest = hashlib.blake2b(digest_size=8)
-    for ids in sides:
-        digest.update(np.int32(len(ids)).tobytes() + ids.tobytes())
-    return int.from_bytes(digest.digest(), "little")
+def _written(prompt: Prompt) -> Prompt:
+    """Returns a prompt without what a data set adds to its messages, and with their content as text."""
+    if isinstance(prompt, str):
+        return prompt
+    return [{**without_none(message), "content": message_text(message)} for message in prompt]

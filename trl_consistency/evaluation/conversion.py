@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -173,8 +173,8 @@ def convert_pairs(
         of_set.check_lengths("pairs", context_of(model.config))
         warnings += _prompt_warnings(of_set, tokenizer)
         answers |= _generated(model, tokenizer, of_set.rows, sides, options, cache)
-    clean = _graded(of_set, answers["clean"], options)
-    perturbed = _graded(of_set, answers["perturbed"], options) if "perturbed" in answers else None
+    clean = _graded(of_set, answers, "clean", options)
+    perturbed = _graded(of_set, answers, "perturbed", options) if "perturbed" in answers else None
     thoughts = [answer.other_markers for of_side in answers.values() for answer in of_side]
     found = Conversion([], left_out, [*warnings, *warning_of_markers(thoughts)])
     rejected = []
@@ -369,11 +369,14 @@ def _marked(ids: Sequence[int], special: _SpecialTokens) -> list[int] | None:
     return list(ids[:end])
 
 
-def _graded(of_set: PairSet, answers: Sequence[Answer], options: AnswerOptions) -> list[_Reply]:
-    said, markers = [answer.said for answer in answers], options.thinking_markers
-    grades = grade_answers(of_set.rows, said, of_set.candidates, thinking_markers=markers)
+def _graded(
+    of_set: PairSet, answers: Mapping[str, Sequence[Answer]], side: str, options: AnswerOptions
+) -> list[_Reply]:
+    said, markers = [answer.said for answer in answers[side]], options.thinking_markers
+    grades = grade_answers(of_set.rows, said, of_set.candidates, thinking_markers=markers, is_clean=side == "clean")
     return [
-        _Reply(answer.text, answer.said, answer.is_cut, grade) for answer, grade in zip(answers, grades, strict=True)
+        _Reply(answer.text, answer.said, answer.is_cut, grade)
+        for answer, grade in zip(answers[side], grades, strict=True)
     ]
 
 

@@ -64,6 +64,8 @@ class Dose:
             Number of answers, of both sides, that reached `max_new_tokens` before their end.
         other_markers (`Sequence[tuple[str, str] | None]`, *optional*, defaults to `()`):
             Of each answer, other markers of a thought than the `thinking_markers` that it has, if any.
+        trained (`int`, *optional*, defaults to `0`):
+            Number of the pairs that the model was trained on. If these are most, that there is little to train is no warning.
     """
 
     pairs: int
@@ -71,6 +73,7 @@ class Dose:
     kl: float
     cut: int = 0
     other_markers: Sequence[Markers | None] = ()
+    trained: int = 0
 
     def metrics(self) -> dict[str, float]:
         """Returns the metrics to log."""
@@ -84,7 +87,8 @@ class Dose:
         alike = [self.rates[name] for name in ("consistency", "same_words") if name in self.rates]
         # Unread answers may differ, so they show neither.
         differing = sum(rate.total - rate.unread_total - (rate.hits or 0) for rate in alike)
-        if self.kl < LITTLE_KL and differing <= (1 - ALIKE) * sum(rate.total for rate in alike):
+        is_little = self.kl < LITTLE_KL and differing <= (1 - ALIKE) * sum(rate.total for rate in alike)
+        if is_little and self.trained <= self.pairs / 2:
             found.append(
                 f"There is next to nothing to train: both sides of {self.pairs} pair(s) get the same answers (KL {self.kl:.2g}). "
                 "Choose pairs that the model falls for (`trl-consistency pairs --keep_vulnerable`)."

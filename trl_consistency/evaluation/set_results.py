@@ -76,6 +76,7 @@ class SetResults:
                 judge,
                 judge_questions,
                 thinking_markers,
+                is_clean=side == "clean",
             )
             for side in SIDES
         }

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from huggingface_hub import hf_hub_download, metadata_load
 from huggingface_hub.errors import HFValidationError
@@ -44,7 +45,7 @@ def warn_of_folders(
     processing_class: ProcessingClass,
     answering: Sequence[Mapping[str, Any]],
     revision: str | None = None,
-    pairs: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
+    pairs: Mapping[str, np.ndarray] | None = None,
 ) -> None:
     """
     Warns of what the files of a model and of adapters for it say of their training, before any weights load.
@@ -60,8 +61,8 @@ def warn_of_folders(
             The variables of the chat template of each prompt.
         revision (`str`, *optional*):
             The revision of `model_name`.
-        pairs (`Mapping[str, Sequence[Mapping[str, Any]]]`, *optional*):
-            Rendered pairs that are measured as held out, by the name of their set.
+        pairs (`Mapping[str, np.ndarray]`, *optional*):
+            Digests of the pairs that are measured as held out, by the name of their set.
     """
     paths = [*adapters, model_name]
     for name, of_name in [*((adapter, None) for adapter in adapters), (model_name, revision)]:
@@ -200,17 +201,20 @@ def _card_data(folder: Path) -> dict[str, Any]:
     return card if isinstance(card, dict) else {}
 
 
-def warn_of_trained_pairs(paths: Sequence[str], pairs: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Warns of folders of models that were trained on some of the pairs, token for token, as the files beside them say."""
+def warn_of_trained_pairs(paths: Sequence[str], pairs: Mapping[str, np.ndarray]) -> None:
+    """Warns of folders of models that were trained on some of the pairs, with both prompts, as the files beside them say."""
     for path in paths:
         for found in trained_pairs_in(path, pairs):
             warnings.warn(printable(f"{path} was trained on {found}"))
 
 
-def trained_pairs_in(path: str, pairs: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    """Returns on how many of the pairs of each set, by its name, the model in a folder was trained, and what that means."""
-    digests = read_digests(path)
-    counts = {name: among(rows, digests) for name, rows in pairs.items()} if len(digests) else {}
+def trained_pairs_in(path: str, pairs: Mapping[str, np.ndarray]) -> list[str]:
+    """
+    Returns on how many of the pairs of each set, by its name, the model in a folder was trained, and what that means. `pairs` has
+    their digests.
+    """
+    trained = read_digests(path)
+    counts = {name: among(digests, trained) for name, digests in pairs.items()}
     return [
         f"{count} of the {len(pairs[name])} row(s){f' of {name}' if name else ''}: what is measured on them shows how well they were "
         "learned, not what is held out. Measure it on pairs that it was not trained on."

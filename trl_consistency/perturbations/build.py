@@ -65,6 +65,8 @@ class BuildReport:
             Number of rows with choices whose given wrong answer decides nothing: any other choice may be suggested.
         of_several_lines (`int`):
             Number of rows whose answer has several lines, such as a worked solution.
+        warnings (`list[str]`):
+            What makes the verdicts on a model's answers doubtful, such as answers that were cut.
     """
 
     sources: int = 0
@@ -83,6 +85,7 @@ class BuildReport:
     swapped: int = 0
     passed_over: int = 0
     of_several_lines: int = 0
+    warnings: list[str] = field(default_factory=list)
 
     def num_pairs(self) -> dict[str, int]:
         """Returns the number of pairs by split."""

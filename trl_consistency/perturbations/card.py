@@ -84,7 +84,8 @@ def pairs_card(report: BuildReport, perturbations: Sequence[str], source: str, o
             note
             for note in (report.gaps(), report.repeats(), report.prefills(), report.passed(), report.solutions())
             if note
-        ],
+        ]
+        + [f"Warning of the answers by which training pairs were chosen: {warning}" for warning in report.warnings],
         wordings=_wordings(report, compositions),
         options=options,
     )

@@ -15,11 +15,13 @@ from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import PartialState
 from transformers import BitsAndBytesConfig
 
 from ..data.folders import ANSWERS
+from ..data.trained_pairs import digests_of
 from ..errors import ConsistencyError, ends_with_message
 from ..escaping import printable
 from ..evaluation.answers.generate import AnswerOptions
@@ -132,7 +134,7 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
         data = load_capability(args.capability_data, limit, args.seed, tokenizer, context, template_kwargs)
     if args.suites or (data is not None and data.has_prompts):  # which have no variables of their own, as rows may
         answering.append(template_kwargs)
-    pairs = {name: of_set.rows for name, of_set in sets.items()}
+    pairs = {name: digests_of(of_set.rows) for name, of_set in sets.items()}
     warn_of_folders(args.model_name_or_path, args.adapters, tokenizer, answering, args.model_revision, pairs)
     found, capability, scores = _answer(args, template_kwargs, sets, data, adapters)
     PartialState().wait_for_everyone()  # the last barrier, unless the judge is loaded here: judging may take hours
@@ -154,10 +156,8 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
     return summary
 
 
-def _add_trained_pairs(
-    summary: dict[str, Any], models: Mapping[str, str], pairs: Mapping[str, Sequence[Mapping[str, Any]]]
-) -> None:
-    """Adds to the findings, which reports and cards show, the rows that a model was trained on."""
+def _add_trained_pairs(summary: dict[str, Any], models: Mapping[str, str], pairs: Mapping[str, np.ndarray]) -> None:
+    """Adds to the findings, which reports and cards show, the rows that a model was trained on. `pairs` has their digests by set."""
     for name, path in models.items():
         told = [f"This model was trained on {of_set}" for of_set in trained_pairs_in(path, pairs)]
         summary["findings"] += [f"{name}: {text}" for text in told]

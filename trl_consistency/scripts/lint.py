@@ -27,6 +27,7 @@ from ..data.lint import SUFFIX_FINDINGS, LintReport, lint_pairs
 from ..data.pairs import check_prompt_columns
 from ..data.prepare import align_row, render_row, variables_of
 from ..data.rendering import ProcessingClass, chat_template_of, get_tokenizer, load_processing_class
+from ..data.trained_pairs import among, digests_of, read_digests
 from ..errors import ConsistencyError, ends_with_message
 from ..evaluation.answers.generate import AnswerOptions
 from ..evaluation.answers.replies import check_markers
@@ -308,11 +309,12 @@ def _measure_dose(
     if not sample:
         raise ConsistencyError("`dose`: there is no pair to measure it on; anchors show nothing.")
     variables = [variables_of(row, chat_template_kwargs) for row in sample if isinstance(row["clean_prompt"], list)]
-    warn_of_folders(base.name, [], processing_class, variables, base.revision, {"": sample})
+    digests = digests_of(sample)
+    warn_of_folders(base.name, [], processing_class, variables, base.revision, {"": digests})
     length = recipe.max_completion_length or ConsistencyConfig.max_completion_length  # as a training has it
     options = AnswerOptions(length)
     with open_engine(engine_args, base, model, processing_class, options, longest_prompt(sample)) as engine:
-        return measure_dose(
+        dose = measure_dose(
             model,
             processing_class,
             sample,
@@ -321,6 +323,7 @@ def _measure_dose(
             thinking_markers=check_markers(recipe.thinking_markers),
             engine=None if engine is None else engine.of(BASE),
         )
+    return replace(dose, trained=among(digests, read_digests(base.name)))
 
 
 def _show_pair(

@@ -332,7 +332,7 @@ def _keep_vulnerable(args: PairsArguments, file: Path, report: BuildReport) -> N
     from .vulnerable import answer_and_judge  # imports torch, which only this option needs
 
     rows, output_dir = list(read_rows(str(file))), Path(args.output_dir)
-    judged = answer_and_judge(
+    judged, report.warnings = answer_and_judge(
         rows,
         args.model_name_or_path or "",
         args.model_revision,

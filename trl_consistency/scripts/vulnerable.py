@@ -35,11 +35,11 @@ def answer_and_judge(
     thinking_markers: Sequence[str],
     template_kwargs: dict[str, Any],
     engine_args: EngineArguments,
-) -> list[dict[str, Any]]:
+) -> tuple[list[dict[str, Any]], list[str]]:
     """
     Generates a model's answers to both prompts of all rows, and writes the answers and verdicts. Returns the `outcome`
-    of each row, whether it is `kept`, both grades and both answers. Prints what makes the verdicts doubtful, such as
-    answers that were cut.
+    of each row, whether it is `kept`, both grades and both answers. Prints and returns what makes the verdicts doubtful,
+    such as answers that were cut.
     """
     model, processing_class = load_model(model_name, revision)
     chats = [row for row in rows if isinstance(row["clean_prompt"], list)]
@@ -54,7 +54,7 @@ def answer_and_judge(
     with open_engine(engine_args, base, model, processing_class, options, longest_prompt(pairs.rows)) as engine:
         answers_of = None if engine is None else engine.of(BASE)
         results = evaluate(model, processing_class, pairs, options, cache=cache, engine=answers_of)
-    for warning in results.warnings():
+    for warning in (warned := results.warnings()):
         print(printable(f"warning: {warning}"), file=sys.stderr)
     found = results.sets[""]
     judged = []
@@ -73,4 +73,4 @@ def answer_and_judge(
     with whole_file(verdicts_file) as file:
         for row, of_row in zip(rows, judged, strict=True):
             file.write(json.dumps({**own_columns(row, of_row), **of_row}, ensure_ascii=False) + "\n")
-    return judged
+    return judged, warned

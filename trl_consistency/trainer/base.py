@@ -592,7 +592,11 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
     @cached_property
     def _trained_digests(self) -> np.ndarray:
         """The digests of all pairs and anchors that are trained on, but for streams, which are never read as a whole."""
-        found = [digests_of(rows) for rows in self.recorded_data.values() if isinstance(rows, Dataset)]
+        found = [
+            digests_of(rows, are_anchors=name == "anchor_dataset")
+            for name, rows in self.recorded_data.items()
+            if isinstance(rows, Dataset)
+        ]
         return np.concatenate(found) if found else np.array([], dtype=np.uint64)
 
     @OwnState.kept

@@ -171,8 +171,8 @@ def test_answers_that_are_cut_are_told_once(tmp_path, caplog):
 
 
 def test_answers_that_are_cut_later_are_told(tmp_path, caplog, monkeypatch):
-    """Only the first measurement told of them, where none was cut yet."""
-    found = iter([None, "3 of 20 answer(s) were cut", "5 of 20 answer(s) were cut"])
+    """Only the first measurement told of them, where none was cut yet, or few. It is told again when they have doubled."""
+    found = iter([None, *(f"{cut} of 20 answer(s) were cut" for cut in (3, 5, 12))])
 
     def measure(*args, tell, **kwargs):
         if (warning := next(found)) is not None:
@@ -180,10 +180,10 @@ def test_answers_that_are_cut_later_are_told(tmp_path, caplog, monkeypatch):
         return rates(10)
 
     monkeypatch.setattr(eval_callback, "measure_sample", measure)
-    trainer, _ = guarded(tmp_path, {"eval_every": 1}, max_steps=2)
+    trainer, _ = guarded(tmp_path, {"eval_every": 1}, max_steps=3)
     trainer.train()
     said = [record.getMessage() for record in caplog.records if "were cut" in record.getMessage()]
-    assert said == ["The guard: 3 of 20 answer(s) were cut"]
+    assert said == [f"The guard: {cut} of 20 answer(s) were cut" for cut in (3, 12)]
 
 
 @pytest.mark.parametrize("kind", ["bct", pytest.param("opct", marks=pytest.mark.slow)])

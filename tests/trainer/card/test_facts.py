@@ -438,6 +438,13 @@ def test_adapters_with_several_ranks_say_so(tmp_path):
     )
 
 
+def test_dropout_of_the_adapter(tmp_path):
+    lora = LoraConfig(r=4, lora_alpha=8, lora_dropout=0.05, target_modules=["q_proj"])
+    assert (
+        "| Adapter | LoRA, rank 4, alpha 8, dropout 0.05 |" in card(make_trainer(tmp_path, make_model(), lora=lora))[0]
+    )
+
+
 def test_adapters_of_other_kinds_have_no_alpha(tmp_path):
     text, _ = card(make_trainer(tmp_path, make_model(), lora=VeraConfig(r=4, target_modules=["q_proj"])))
     assert "| Adapter | VERA, rank 4 |" in text
@@ -662,6 +669,17 @@ def test_card_says_how_vllm_serves_the_adapter(tmp_path, cached_base):
     )
     page = (Path(__file__).parents[3] / "docs" / "vllm.md").read_text()
     assert all(f"{flag} " in page for flag in ("--enable-lora", "--max-lora-rank"))
+
+
+def test_the_command_of_vllm_is_one_line_of_whole_words(tmp_path, cached_base):
+    """A space in the folder's name made two words of one, and a quotation mark left the shell waiting."""
+    trainer = make_trainer(tmp_path, "me/base", LoraConfig(r=4, target_modules=["q_proj"]))
+    trainer.args.output_dir = str(tmp_path / "my 'first' run=1")
+    text, metadata = card(trainer)
+    (line,) = served(text)
+    assert line.endswith(" --lora-modules my-first-run-1=path/to/this/folder")
+    assert "offers the adapter as the model `my-first-run-1`" in text
+    assert metadata["model_name"] == "my 'first' run=1"
 
 
 @pytest.mark.parametrize(

@@ -141,7 +141,7 @@ def what_the_cue_changes(names: list[str]) -> Scorer:
         texts = {"clean": state.metadata["clean_completion"], "perturbed": state.output.completion}
         row = state.metadata
         candidates = {row["category"]: row["candidates"]}
-        clean, perturbed = (grade(row, text, candidates) for text in texts.values())
+        clean, perturbed = (grade(row, text, candidates, is_clean=side == "clean") for side, text in texts.items())
         rates = measure(make_samples([row], [clean], [perturbed]), with_intervals=False)
         return Score(
             value={name: rates[name].value if name in rates else math.nan for name in names},

@@ -153,7 +153,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         self.stopped: str | None = None
         self._start: dict[str, Estimate] | None = None
         self._measured: tuple[int, dict[str, float]] | None = None  # step and metrics
-        self._warned: set[str] = set()
+        self._warned: dict[str, int] = {}  # warnings without their counts, and how many answers they were last of
         self._told: int | None = None  # the step whose evaluation last got the metrics
         trainer.has_guard = True
 
@@ -272,7 +272,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
                     progress=trainer.accelerator.is_main_process and not args.disable_tqdm,
                     thinking_markers=tuple(args.thinking_markers),
                     engine=trainer._answering_engine(self.max_new_tokens),
-                    tell=self._warn_once,
+                    tell=self._warn,
                 )
             metrics = {f"eval_{PREFIX}{name}": value for name, value in _figures(rates).items()}
             trainer.log(dict(metrics))  # in training mode, `log` would add the step's training means
@@ -284,10 +284,11 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
             self._compare(rates, state, control)
         return metrics
 
-    def _warn_once(self, warning: str) -> None:
-        """Logs a warning of the answers, unless it was given before with other counts."""
-        if (kind := re.sub(r"\d+", "", warning)) not in self._warned:
-            self._warned.add(kind)
+    def _warn(self, warning: str) -> None:
+        """Logs a warning of the answers, unless it was given before, of more than half as many."""
+        kind, count = re.sub(r"\d+", "", warning), int(warning.split()[0])
+        if count >= 2 * self._warned.get(kind, 0):
+            self._warned[kind] = count
             logger.warning(f"The guard: {warning}")
 
     def _compare(self, rates: dict[str, Estimate], state: TrainerState, control: TrainerControl) -> None:

@@ -134,7 +134,7 @@ def build_card(
         bits=8 if getattr(model, "is_loaded_in_8bit", False) else 4,
         base_model=base_model,
         serving_rank=_serving_rank(model),
-        served_name=model_name,
+        served_name=re.sub(r"[^\w.-]+", "-", model_name),  # in a shell command
         is_chat=trainer.is_chat,
         variables=_as_arguments(trainer.shared_variables),
         chat_template_kwargs=trainer.shared_variables,

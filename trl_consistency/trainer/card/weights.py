@@ -53,6 +53,7 @@ def _describe_adapter(config: Any) -> str:
     if getattr(config, "rank_pattern", None) or getattr(config, "alpha_pattern", None):
         shape += " (others in some layers)"
     shape += ", rank-stabilised" if getattr(config, "use_rslora", False) else ""
+    shape += f", dropout {dropout:g}" if (dropout := getattr(config, "lora_dropout", None)) else ""
     whole = sorted(map(safe, getattr(config, "modules_to_save", None) or ()))
     tokens = getattr(config, "trainable_token_indices", None) or ()
     tokens = sum(map(len, tokens.values())) if isinstance(tokens, dict) else len(tokens)

@@ -17,12 +17,12 @@ def warn_of_trained_rows(
     name: str, rows: Dataset | Sequence[Mapping[str, Any]], trained: Any, kind: str = "training pairs"
 ) -> None:
     """
-    Logs a warning if rendered rows of the data set `name` (in words) are among those of `trained`, token for token. A stream, and rows
-    that are not rendered yet, are skipped.
+    Logs a warning if rows of the data set `name` (in words) are among those of `trained`, with both prompts. A stream, and rows that
+    are not rendered yet, are skipped.
     """
     if not isinstance(trained, Dataset) or not is_prepared(trained):
         return
-    if count := among(rows, digests_of(trained)):
+    if count := among(digests_of(rows), digests_of(trained, are_anchors=kind == "anchors")):
         logger.warning(
             f"{name}: {count} of {len(rows)} row(s) are among the {kind}, and what is measured on them shows how well they were "
             "learned, not what is held out. Take rows that are not trained on."
