@@ -246,6 +246,44 @@ def test_prompts_that_come_together_are_answered_in_one_batch(tokenizer, monkeyp
 
 
 @needs_inspect
+def test_a_batch_that_fails_leaves_no_reply_empty(tokenizer):
+    """The others of that batch are answered by another one: Inspect may go on after the sample that failed."""
+    import anyio
+    from inspect_ai.model import ChatMessageUser, GenerateConfig
+
+    from trl_consistency.evaluation.suites.inspect_model import ConsistencyModelAPI
+
+    api = ConsistencyModelAPI("tiny", loaded_model=make_model(), processing_class=tokenizer)
+    answer, found, failed = api._answer, {}, []
+
+    def fail_once(batch):
+        if not failed:
+            failed.append(len(batch))
+            raise RuntimeError("out of memory")
+        answer(batch)
+
+    api._answer = fail_once
+
+    async def ask_one(question):
+        messages = [ChatMessageUser(content=question)]
+        try:
+            output = await api.generate(messages, [], "none", GenerateConfig(max_tokens=4, max_connections=2))
+            found[question] = output.usage.output_tokens
+        except RuntimeError as error:
+            found[question] = str(error)
+
+    async def ask_all():
+        async with anyio.create_task_group() as tasks:
+            for number in range(4):
+                tasks.start_soon(ask_one, f"Question {number}?")
+
+    anyio.run(ask_all)
+    assert failed == [2]
+    assert sorted(found.values(), key=str) == [4, 4, 4, "out of memory"]
+    assert api.waiting == []
+
+
+@needs_inspect
 @pytest.mark.parametrize(
     ("written", "stop", "thought", "said"),
     [

@@ -3,7 +3,7 @@ import shutil
 
 import pytest
 from safetensors.torch import load_file, save_file
-from transformers import TrainerCallback
+from transformers import EarlyStoppingCallback, TrainerCallback
 
 from tests.helpers.guard import guarded, rates, script
 from tests.helpers.guard import make_trainer as plain_trainer
@@ -150,6 +150,16 @@ def test_resumed_without_its_best_checkpoint(tmp_path, monkeypatch, caplog):
     resumed.train(resume_from_checkpoint=True)
     assert has_weights_of(resumed, tmp_path / "checkpoint-3")
     assert "step 2, the best by `consistency/score`, has no checkpoint" in lines(caplog)[-1]
+
+
+def test_early_stopping_counts_on_in_a_resumed_run(tmp_path, monkeypatch):
+    """If it began to count anew, more steps would be trained than in a run that was not interrupted, and another one kept."""
+    for checkpoint, sycophancy in ((None, (9, 1, 4, 4)), (str(tmp_path / "checkpoint-2"), (4, 0, 0))):
+        trainer = make_trainer(tmp_path, monkeypatch, *sycophancy, max_steps=5)
+        trainer.add_callback(EarlyStoppingCallback(early_stopping_patience=2))
+        trainer.train(resume_from_checkpoint=checkpoint)
+        assert trainer.state.global_step == 3
+        assert has_weights_of(trainer, tmp_path / "checkpoint-1")
 
 
 def test_best_checkpoint_of_an_earlier_run_in_the_folder(tmp_path, monkeypatch):

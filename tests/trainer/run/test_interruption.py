@@ -30,7 +30,8 @@ from transformers import trainer as transformers_trainer
 from transformers.trainer_callback import TrainerState
 
 from tests.helpers.interrupted_run import METHODS, STEPS, Send, make_trainer, stop_one_of_two, train
-from trl_consistency import ConsistencyError
+from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
+from trl_consistency import ConsistencyError, ConsistencyTrainer
 from trl_consistency.folder_lock import LOCK
 from trl_consistency.trainer.run import run_lock
 from trl_consistency.trainer.run.interruption import _why_not_written, find_checkpoint, read_manifest, rows_per_step
@@ -275,13 +276,18 @@ def test_signal_that_is_ignored_stays_so(tmp_path):
         signal.signal(signal.SIGINT, before)
 
 
-def test_evaluation_is_left_to_the_resumed_run(tmp_path, monkeypatch):
-    trainer = make_trainer("act", tmp_path)
-    trainer.args.eval_strategy, trainer.args.eval_steps = "steps", 1
+@pytest.mark.parametrize(("step", "chooses", "is_told"), [(2, True, True), (2, False, False), (1, True, False)])
+def test_evaluation_that_is_due_is_left_out(tmp_path, monkeypatch, caplog, step, chooses, is_told):
+    """The resumed run does not make up for it. So it is said where the best step is chosen."""
+    evaluating = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+    args = make_config(tmp_path, method="act", max_steps=4, load_best_model_at_end=chooses, **evaluating)
+    pairs = {"train_dataset": make_pairs(24), "eval_dataset": make_pairs(2)}
+    trainer = ConsistencyTrainer(make_model(), args, **pairs, processing_class=make_tokenizer())
     monkeypatch.setattr(trainer, "evaluate", lambda **_: pytest.fail("evaluated before it was saved"))
-    trainer.add_callback(Send(signal.SIGTERM, step=1))
+    trainer.add_callback(Send(signal.SIGTERM, step=step))
     with pytest.raises(SystemExit):
         trainer.train()
+    assert ("`load_best_model_at_end` cannot choose this step" in caplog.text) == is_told
 
 
 def test_training_in_a_thread(tmp_path):

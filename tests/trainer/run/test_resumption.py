@@ -477,6 +477,15 @@ def test_workers_that_read_a_stream_in_another_order(tmp_path, options, shown):
     make_trainer(tmp_path, sharded(), **{**options, "dataloader_num_workers": 1}).train(True)
 
 
+def test_a_worker_that_draws_another_order_of_a_shuffled_stream(tmp_path):
+    options = {"per_device_train_batch_size": 2, "lr_scheduler_type": "constant"}
+    shuffled = make_pairs(8).to_iterable_dataset().shuffle(seed=3, buffer_size=4)
+    make_trainer(tmp_path, shuffled, **options, max_steps=2).train()
+    with pytest.raises(ConsistencyError, match="`dataloader_num_workers`: 0 there, 1 here"):
+        make_trainer(tmp_path, shuffled, **options, dataloader_num_workers=1).train(True)
+    make_trainer(tmp_path, shuffled, **options, max_steps=3).train(True)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("step", "goes_on"), [(2, True), (3, True), (4, False)])
 def test_rows_whose_order_was_not_drawn_by_the_seed(tmp_path, step, goes_on):

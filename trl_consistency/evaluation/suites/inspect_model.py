@@ -133,8 +133,12 @@ class ConsistencyModelAPI(ModelAPI):
                 batch = [other for other in self.waiting if other.config == config]
                 batch.sort(key=lambda other: other is not request)  # this request first
                 batch = batch[: config.max_connections or self.max_connections()]
-                self.waiting = [other for other in self.waiting if other not in batch]
-                await anyio.to_thread.run_sync(self._answer, batch)
+                try:
+                    await anyio.to_thread.run_sync(self._answer, batch)
+                finally:  # Where it fails, the others go on waiting: their replies would be empty.
+                    self.waiting = [
+                        other for other in self.waiting if other is not request and other.completion_ids is None
+                    ]
         return self._output(request)
 
     def _render(self, messages: list[ChatMessage]) -> list[int]:

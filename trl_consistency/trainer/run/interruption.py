@@ -17,7 +17,7 @@ from accelerate import Accelerator
 from safetensors import SafetensorError
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import TRAINER_STATE_NAME
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, rotate_checkpoints
 
 from ...errors import ConsistencyError
 from ...log import get_logger
@@ -195,6 +195,7 @@ class StopOnSignal(TrainerCallback):
         self.accelerator = accelerator
         self.received: int | None = None  # by this process
         self.is_stopping = self.has_announced = False
+        self.cannot_choose = False  # the step at which it stops, as the best
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -232,6 +233,8 @@ class StopOnSignal(TrainerCallback):
         if self.accelerator.check_trigger():
             self.is_stopping = True
             control.should_save = control.should_training_stop = True
+            is_at_end = args.eval_strategy == IntervalStrategy.EPOCH and float(state.epoch or 0).is_integer()
+            self.cannot_choose = args.load_best_model_at_end and (control.should_evaluate or is_at_end)
             control.should_evaluate = False  # There may be no time for it.
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -242,6 +245,10 @@ class StopOnSignal(TrainerCallback):
             f"Stopped after step {state.global_step} of {state.max_steps}, which is saved in {args.output_dir}. To go on, "
             "start again with `--resume_from_checkpoint true` (`trainer.train(resume_from_checkpoint=True)`)."
         )
+        if self.cannot_choose:
+            logger.warning(
+                "The evaluation of this step was left out, so that `load_best_model_at_end` cannot choose this step in the end."
+            )
         raise SystemExit(128 + (self.received or signal.SIGTERM))
 
 

@@ -117,9 +117,18 @@ def describe_order(dataset: AnyDataset, args: Any, rows_of_batch: int, rows_of_s
 def _describe_readers(dataset: AnyDataset, args: Any, rows_of_batch: int, rows_of_step: int) -> dict[str, str | int]:
     if isinstance(dataset, IterableDataset):
         readers = min(max(args.dataloader_num_workers, 1), dataset.num_shards)
-        batches = f"{readers}, each of which makes batches of {rows_of_batch} rows"
-        return {"dataloader_num_workers": batches if readers > 1 else "0 or 1"}
+        if readers > 1:
+            return {"dataloader_num_workers": f"{readers}, each of which makes batches of {rows_of_batch} rows"}
+        # A worker draws the order of a shuffled stream with other random numbers. Rollouts are read without workers.
+        draws = _draws(getattr(dataset, "_ex_iterable", None)) and not args.rolls_out
+        return {"dataloader_num_workers": str(min(args.dataloader_num_workers, 1)) if draws else "0 or 1"}
     return {} if args.train_sampling_strategy in ("random", "sequential") else {"rows_ordered_together": rows_of_step}
+
+
+def _draws(stream: Any) -> bool:
+    """Whether a stream as `datasets` holds it, or one that it reads, draws random numbers."""
+    read = [getattr(stream, "ex_iterable", None), *getattr(stream, "ex_iterables", ())]
+    return getattr(stream, "generator", None) is not None or any(_draws(of) for of in read if of is not None)
 
 
 def find_differences(

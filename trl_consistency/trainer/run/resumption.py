@@ -9,7 +9,7 @@ import torch
 from accelerate.utils import DistributedType, broadcast_object_list
 from datasets import IterableDataset
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import TrainerState
+from transformers import EarlyStoppingCallback, TrainerState
 from transformers.trainer import SCHEDULER_NAME, TRAINER_STATE_NAME
 
 from ...config.options import temporarily
@@ -257,11 +257,16 @@ class RunRecord:
         Restores callbacks with Trainer's `load`, but those of this package, which restore themselves: Trainer would make
         others, without a trainer.
         """
-        state, callbacks = self.trainer.state, map(type, self.trainer.callback_handler.callbacks)
-        own = {kind.__name__ for kind in callbacks if kind.__module__.startswith("trl_consistency.")}
+        state, callbacks = self.trainer.state, self.trainer.callback_handler.callbacks
+        own = {type(of).__name__ for of in callbacks if type(of).__module__.startswith("trl_consistency.")}
         others = {name: of for name, of in state.stateful_callbacks.items() if name not in own}
         with temporarily(state, stateful_callbacks=others):
             load()
+        # Counting anew, early stopping would train for longer than a run that was not interrupted.
+        saved = others.get(EarlyStoppingCallback.__name__, [])
+        stopping = [of for of in self.trainer.callback_handler.callbacks if type(of) is EarlyStoppingCallback]
+        for callback, of_callback in zip(stopping, saved if isinstance(saved, list) else [saved], strict=False):
+            callback.early_stopping_patience_counter = of_callback["attributes"]["early_stopping_patience_counter"]
 
 
 def _forget_made_optimizer(trainer: Any) -> None:
