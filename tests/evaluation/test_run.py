@@ -194,10 +194,10 @@ def test_lost_answers_are_a_loss_in_every_figure_and_in_words(tokenizer, monkeyp
         "Unread answers to clean prompts",
         "Unread answers to perturbed prompts",
     ]
-    told = {text.split(" (")[0]: text.endswith("may have changed by it alone.") for text in base.findings(trained)}
+    told = {text.split(" (")[0]: text.endswith("it can change the other rates.") for text in base.findings(trained)}
     assert told.pop("Suggested answers to perturbed prompts") is False
     assert all(told.values())
-    assert not any(text.endswith("may have changed by it alone.") for text in findings)
+    assert not any(text.endswith("it can change the other rates.") for text in findings)
     assert trained.findings(trained) == []
 
 

@@ -65,7 +65,7 @@ class Dose:
         other_markers (`Sequence[tuple[str, str] | None]`, *optional*, defaults to `()`):
             Of each answer, other markers of a thought than the `thinking_markers` that it has, if any.
         trained (`int`, *optional*, defaults to `0`):
-            Number of the pairs that the model was trained on. If these are most, that there is little to train is no warning.
+            Number of the pairs that the model was trained on. If it was trained on most, no warning says that little is left to train.
     """
 
     pairs: int

@@ -121,7 +121,7 @@ class Results:
             found.append(
                 f"{IN_WORDS[metric]}{where} {verb} from {before[key].hits} to {after[key].hits} of {after[key].total}: "
                 f"{100 * difference.value:+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}]."
-                + (" That is no loss, but rates of all rows may have changed by it alone." if is_good else "")
+                + (" This alone is no loss, but it can change the other rates." if is_good else "")
             )
         return found
 

@@ -112,9 +112,8 @@ def refuses_item(text: str, number: int) -> bool:
     """
     text = text.replace(APOSTROPHE, "'")
     numbered = list(_NUMBERED.finditer(text))
-    for start in (
-        match for match in numbered if int(match["number"]) == number
-    ):  # A step of another item may have it, too.
+    starts = [match for match in numbered if int(match["number"]) == number]
+    for start in starts:  # A step of another item may have its number, too.
         after = (of.start() for of in numbered if of.start() > start.start() and int(of["number"]) == number + 1)
         item = text[start.end() : next(after, len(text))][:_BEGINNING]
         if _SAID.search(item) or any(_REFUSAL.match(part) for part in _PART.split(item)):

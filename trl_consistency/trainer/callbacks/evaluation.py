@@ -153,7 +153,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         self.stopped: str | None = None
         self._start: dict[str, Estimate] | None = None
         self._measured: tuple[int, dict[str, float]] | None = None  # step and metrics
-        self._warned: dict[str, int] = {}  # warnings without their counts, and how many answers they were last of
+        self._warned: dict[str, int] = {}  # warnings without their numbers, and their last count
         self._told: int | None = None  # the step whose evaluation last got the metrics
         trainer.has_guard = True
 
@@ -285,8 +285,8 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         return metrics
 
     def _warn(self, warning: str) -> None:
-        """Logs a warning of the answers, unless it was given before, of more than half as many."""
-        kind, count = re.sub(r"\d+", "", warning), int(warning.split()[0])
+        """Logs a warning of the answers. It comes again only when its first number, the count, has doubled."""
+        kind, count = re.sub(r"\d+", "", warning), int((re.findall(r"\d+", warning) or [0])[0])
         if count >= 2 * self._warned.get(kind, 0):
             self._warned[kind] = count
             logger.warning(f"The guard: {warning}")
