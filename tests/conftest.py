@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,8 +47,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Every training collects garbage, among all that exists: modules and tests, which stay, are left out from here on."""
     import torch  # not above: with several processes pytest's own one runs no test
+    from accelerate.utils import imports
 
     torch.set_num_threads(1)
+    # Asked several times in each training, it reads the metadata of a package from its file.
+    imports._is_package_available = cache(imports._is_package_available)
     gc.freeze()
     gc.enable()
 

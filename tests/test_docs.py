@@ -227,7 +227,7 @@ def test_table_of_metrics():
 
 @pytest.mark.parametrize("line", SUITES_COMMANDS)
 def test_suites_commands(line, tmp_path, monkeypatch, model_dir, capsys):
-    """As far as the suites: their data cannot be reached. tests/evaluation/suites/test_suites.py runs them on local data."""
+    """As far as the suites: their data cannot be reached. tests/evaluation/suites/test_lm_eval_suites.py runs them on local data."""
     from trl_consistency.evaluation import SuiteScore
     from trl_consistency.evaluation.suites import registry as suites
     from trl_consistency.scripts import suites as script

@@ -1,6 +1,7 @@
 """Small paired trainers, and what they log."""
 
 import torch
+import torch.nn.functional as F
 from peft import LoraConfig
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
@@ -36,3 +37,21 @@ def generate_greedily(model, tokenizer, ids, tokens=8):
         eos_token_id=tokenizer.eos_token_id,
     )
     return output[0, len(ids) :].tolist()
+
+
+def trained_weights(trainer):
+    trainer.train()
+    return torch.cat([p.detach().flatten() for p in trainer.model.parameters() if p.requires_grad])
+
+
+def oracle(model, rows):
+    """Summed cross-entropy of the completions and their number of tokens, one row at a time from full logits."""
+    total, tokens = 0.0, 0
+    for row in rows:
+        ids = torch.tensor([row["perturbed_ids"] + row["completion_ids"]])
+        with torch.no_grad():
+            logits = model(ids).logits[0]
+        start = len(row["perturbed_ids"])
+        total += F.cross_entropy(logits[start - 1 : -1].float(), ids[0, start:], reduction="sum").item()
+        tokens += len(row["completion_ids"])
+    return total, tokens

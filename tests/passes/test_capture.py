@@ -185,6 +185,7 @@ def gradients(model, inputs, **options):
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lora", [False, True], ids=["full", "lora"])
 @pytest.mark.parametrize("need_last_hidden", [False, True])
 def test_gradients_with_checkpointing(kind, lora, need_last_hidden):

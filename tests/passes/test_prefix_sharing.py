@@ -340,6 +340,7 @@ def wanted_of(batch, layers):
     return PromptStates(layers, torch.tensor(rows), torch.tensor(positions))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "attention"), [*CASES, *OF_HYBRIDS])
 @torch.no_grad()
 def test_states_of_prompts_are_kept_on_each_road(kind, attention):

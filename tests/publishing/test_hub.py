@@ -157,6 +157,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("pattern", "status", "headers", "message"), FAULTS.values(), ids=FAULTS)
 def test_failed_push_loses_nothing_and_is_repeated(hub, adapter_dir, pattern, status, headers, message):
     hub.fail(pattern, status, **headers)

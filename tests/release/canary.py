@@ -25,6 +25,7 @@ CORE = (
     "tests/scripts/test_parser.py",
     "tests/scripts/test_quick_answers.py",
     "tests/trainer/test_consistency_trainer.py",
+    "tests/trainer/test_equal_runs.py",
     "tests/trainer/test_early_errors.py",
     "tests/trainer/test_logs.py",
     "tests/trainer/test_targets.py",

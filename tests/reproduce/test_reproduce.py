@@ -77,6 +77,7 @@ def test_cells_are_chosen_by_name():
         Plan().jobs(["bct/4"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name", sorted({job.name for job in Plan().jobs() if job.cell.command.startswith("trl-consistency")})
 )
@@ -122,6 +123,7 @@ def test_sets_are_what_the_plan_says(loaded):
         assert of_set.digest == by_name[of_set.plan.name].digest
 
 
+@pytest.mark.long
 def test_transfer_sets_have_new_questions_and_perturbations(loaded):
     sets, _ = loaded
     trained = load_smollm2_datasets()["train"]

@@ -17,6 +17,7 @@ def options(server, **others):
     return {"vllm_mode": "server", "vllm_server_base_url": server.url, "vllm_server_timeout": 5.0, **others}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("loss_type", ["divergence", "policy_gradient"])
 def test_the_server_answers_as_the_policy_at_every_step(served, tmp_path, model_dir, loss_type):  # noqa: F811
     trainer = make_trainer(

@@ -179,6 +179,7 @@ def test_evaluation_and_a_second_training_find_the_adapter_of_the_moment(colocat
         assert trainer.state.log_history[-1]["eval_sampling/origin/passed"] == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sync", ["adapter", "weights"])
 def test_evaluation_of_the_model_without_its_adapter(colocated, tmp_path, model_dir, sync):  # noqa: F811
     trainer = make_trainer(
@@ -193,6 +194,7 @@ def test_evaluation_of_the_model_without_its_adapter(colocated, tmp_path, model_
         assert entry["eval_sampling/sampling_logp_difference/max"] < 1e-4
 
 
+@pytest.mark.long
 def test_an_evaluation_without_the_adapter_within_a_training(colocated, tmp_path, model_dir):  # noqa: F811
     trainer = make_trainer(tmp_path, str(model_dir), lora(), uneven_pairs(4), max_steps=3, learning_rate=5e-2)
 

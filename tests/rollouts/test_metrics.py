@@ -80,6 +80,7 @@ def greedy(model, prompt_ids, length):
     return ids[len(prompt_ids) :]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lora", [False, True])
 def test_the_reference_answers_each_clean_prompt_once(tmp_path, monkeypatch, lora):
     """Greedily, with the initial weights at any time of the training, and no anchor."""

@@ -202,6 +202,7 @@ def test_resuming_goes_on_with_the_same_run(tmp_path, resumable):
     assert all(again[name].equal(weights[name]) for name in weights)
 
 
+@pytest.mark.long
 def test_an_adapter_in_bfloat16_is_resumed_in_it(tmp_path, resumable):
     """TRL has one on weights in 4 bits in bfloat16. PEFT loaded it in float32, and the rest of the run was trained in that."""
     options = resumable | {"load_in_4bit": True, "dtype": "bfloat16", "learning_rate": 5e-3}
@@ -216,6 +217,7 @@ def test_an_adapter_in_bfloat16_is_resumed_in_it(tmp_path, resumable):
     assert all(of.equal(trained[1][name]) for name, of in trained[0].items())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("changes", "told"),
     [

@@ -126,7 +126,7 @@ def test_capability_reaches_the_card(options, model_dir, tmp_path, capsys):
 
 
 def test_suites_enter_the_same_report(options, tmp_path, monkeypatch, capsys):
-    """Each model's scores beside its rates; the libraries' own part is in tests/evaluation/suites/test_suites.py."""
+    """Each model's scores beside its rates; the libraries' own part is in tests/evaluation/suites/test_lm_eval_suites.py."""
 
     def scores(model, suites, adapters, processing_class, **given):
         print("what the library prints")

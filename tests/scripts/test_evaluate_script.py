@@ -31,6 +31,7 @@ from trl_consistency.trainer.run.interruption import MANIFEST
 from trl_consistency.trainer.run.manifest import describe_model
 
 
+@pytest.mark.long
 def test_each_model_answers_for_itself(options, model_dir, adapters, tokenizer, tmp_path, capsys):
     """As one prompt at a time, without padding, on a model that saw no other adapter."""
     options.insert(options.index("--pairs"), adapters[1])
@@ -91,6 +92,7 @@ def test_an_adapter_of_another_base_model_is_warned_about(options, model_dir, ad
         assert any("was trained on nobody/other" in str(warning.message) for warning in caught) == warned
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("way", ["beside its base", "alone"])
 @pytest.mark.parametrize("is_changed", [True, False])
 def test_a_base_model_that_was_changed_since_the_training_is_warned_about(
@@ -186,6 +188,7 @@ def test_a_model_that_was_trained_with_other_variables_is_warned_about(tmp_path,
     assert [said in str(of.message) for of in caught] == [True] * is_warned
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("given", ["nothing", "by the option", "by the rows"])
 def test_the_warning_about_variables_comes_with_the_command(options, model_dir, tmp_path, given):
     folder, variables = tmp_path / "mine", {"no_think": True}
@@ -202,6 +205,7 @@ def test_the_warning_about_variables_comes_with_the_command(options, model_dir, 
     assert len(warned) == (given == "nothing")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["an adapter", "a whole model at a branch"])
 def test_what_pages_on_the_hub_say_is_warned_about(options, model_dir, tokenizer, tmp_path, monkeypatch, kind):
     """Only what a local folder says was: from the Hub, the same adapter was measured without a word."""
@@ -234,6 +238,7 @@ def test_what_pages_on_the_hub_say_is_warned_about(options, model_dir, tokenizer
     assert {text for text in expected if any(text in of for of in said)} == expected, said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("measured", ["texts", "prompts"])
 def test_variables_of_the_rows_are_not_those_of_the_prompts_of_capability(options, model_dir, tmp_path, measured):
     """The pairs gave them to themselves alone, and what was measured beside them was asked without, and without a warning."""
@@ -288,6 +293,7 @@ def test_answers_spelt_in_two_ways_in_two_splits(options, tmp_path, monkeypatch)
         run(options)
 
 
+@pytest.mark.long
 def test_weights_in_four_bits(options, model_dir, adapters, tokenizer, tmp_path, capsys):
     """Those that a QLoRA adapter was trained on; its answers are those of the adapter on them."""
     pytest.importorskip("bitsandbytes")
@@ -311,6 +317,7 @@ def test_weights_in_four_bits(options, model_dir, adapters, tokenizer, tmp_path,
     ]
 
 
+@pytest.mark.long
 def test_a_killed_run_goes_on(options, tmp_path, monkeypatch, capsys):
     run([*options, "--json"])
     whole, answers = capsys.readouterr().out, answers_in(tmp_path / "out")
@@ -333,6 +340,7 @@ def test_a_killed_run_goes_on(options, tmp_path, monkeypatch, capsys):
     assert answers_in(tmp_path / "again") == answers
 
 
+@pytest.mark.long
 def test_another_adapter_under_the_same_name_is_answered_anew(options, model_dir, tmp_path):
     folder = tmp_path / "mine"
     options = [*options, "--json"]

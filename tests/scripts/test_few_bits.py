@@ -13,6 +13,7 @@ from trl_consistency.evaluation.answers import generate as answering
 from trl_consistency.scripts import suites
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("bits", [4, 8, None])
 @pytest.mark.parametrize("command", ["pairs", "convert", "lint", "suites"])
 def test_adapters_of_weights_in_few_bits_are_warned_about(command, bits, tmp_path, model_dir, tokenizer, monkeypatch):

@@ -62,6 +62,7 @@ def test_pairs_that_were_trained_on_are_counted(options, model_dir, tmp_path, me
     assert warning.startswith(f"{folder} was trained on 5 of the 8 row(s) of mixed: ")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "rendering",
     [["--system_prompt", "Think."], ["--chat_template_kwargs", '{"no_think": true}']],
@@ -87,6 +88,7 @@ def test_anchors_of_the_pairs_own(options, model_dir, tmp_path):
     assert "was trained on 4 of the 4 row(s) of control" in warning
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["not trained", "other wordings", "moved without the file"])
 def test_other_pairs_are_not_warned_about(options, model_dir, tmp_path, kind):
     """Held-out wordings of the questions are a measurement of their own."""
@@ -149,6 +151,7 @@ def test_results_and_cards_say_it_too(options, model_dir, tmp_path):
         assert said in page.read_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("second", ["another training", "another training of an adapter", "resumed on other data"])
 def test_what_was_trained_on_before_counts_too(options, model_dir, tmp_path, second):
     """After a second training, only the data of that one were known."""

@@ -190,6 +190,7 @@ RECIPES = Path(__file__).parents[2] / "recipes" / "qwen3.5-4b"
 OF_RECIPES = {"bct": (consistency, ConsistencyTrainer), "opct": (on_policy_consistency, OnPolicyConsistencyTrainer)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", OF_RECIPES)
 def test_recipes_of_qwen3_5(tmp_path, name):
     """Of a tiny model, every linear layer of the text blocks gets an adapter that is trained, and nothing else does."""

@@ -137,6 +137,7 @@ def test_predictions_are_in_the_order_of_their_rows_under_group_by_length(tmp_pa
     assert lengths.tolist() == [len(ids) for ids in trainer.train_dataset["completion_ids"]]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{}, {"method": "kl"}])
 def test_an_evaluation_has_all_rows_under_drop_last(tmp_path, options):
     trainer = make_trainer(tmp_path / "all", PAIRS, **options)

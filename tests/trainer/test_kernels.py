@@ -70,6 +70,7 @@ def losses_of(tmp_path, objective, model=None, **options):
     return losses(trainer)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_liger_kernels_change_nothing(tmp_path, kernels, objective):
     calls, options = kernels

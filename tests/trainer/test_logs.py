@@ -72,6 +72,7 @@ def test_anchor_loss_is_the_loss_that_is_trained_with(tmp_path, option):
         assert logged["anchor_loss"] == pytest.approx(logged["loss"], rel=0.5), "and no nats of about 6"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{}, {"method": "kl"}])
 @pytest.mark.parametrize("event", ["on_step_begin", "on_step_end"])
 def test_what_a_callback_logs_takes_nothing_of_the_log_of_steps(tmp_path, options, event):

@@ -69,6 +69,7 @@ def test_one_batch_of_eight_equals_eight_of_one(tmp_path, method):
         assert logged(together, key) == pytest.approx(logged(one_by_one, key), rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lora", [True, False])
 @pytest.mark.parametrize("method", [["act"], ALL])
 def test_gradient_checkpointing_changes_nothing(tmp_path, method, lora):
@@ -157,6 +158,7 @@ def test_a_changed_reference_is_an_error_at_the_end(tmp_path):
 # Multimodal models
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", MULTIMODAL)
 @pytest.mark.parametrize("method", [["bct"], ["bct", "act", "mlpct"]])
 def test_multimodal_models_train_on_text(tmp_path, monkeypatch, kind, method):

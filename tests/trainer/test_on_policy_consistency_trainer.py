@@ -61,6 +61,7 @@ def test_rollouts_are_the_students_on_the_perturbed_prompt(tmp_path, monkeypatch
     assert kwargs["generation_config"].do_sample
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [4, 3, 100])
 def test_rollouts_are_sampled_in_parts(tmp_path, monkeypatch, size):
     """The same rollouts, where nothing is drawn: `top_k` 1. A part may end within a group."""
@@ -338,6 +339,7 @@ def test_dropout_of_the_adapter_that_is_turned_off_is_said(tmp_path, caplog, dis
     assert ("turns off the adapter's `lora_dropout` of 0.1" in caplog.text) == disable
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lora", [False, True])
 @pytest.mark.parametrize(
     "options",

@@ -93,6 +93,7 @@ def test_accumulation_does_not_change_the_run(tmp_path, kind):
 # The paper's estimate
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("batch", [24, 6, 4])
 def test_shared_prompts_change_nothing(tmp_path, caplog, batch, checkpointing):

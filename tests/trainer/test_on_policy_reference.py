@@ -124,6 +124,7 @@ def test_ref_model_with_another_tokenizer(tmp_path):
             make_trainer(tmp_path, ref_model=ref_model)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("change", ["student", "base", "ref_model"])
 def test_resumed_with_another_reference(tmp_path, change):
     """A run that goes on from its checkpoint as the model would have the half-trained student for a reference."""

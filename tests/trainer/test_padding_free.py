@@ -67,6 +67,7 @@ def run(folder, model=None, **options):
     return losses(trainer), logged, evaluated, weights
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_equals_padded(tmp_path, options, widths):
     padded = run(tmp_path / "padded", **options)

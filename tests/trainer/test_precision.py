@@ -47,6 +47,7 @@ def test_two_configs_of_two_precisions_before_their_trainers(tmp_path):
             assert trainer.accelerator.mixed_precision == precision
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("trainings", [1, 2])
 @pytest.mark.parametrize("lora", [False, True])
 def test_a_model_goes_on_in_another_precision(tmp_path, lora, trainings):

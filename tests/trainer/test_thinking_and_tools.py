@@ -86,6 +86,7 @@ def make(tmp_path, tokenizer, pairs, objective, **options):
 OBJECTIVES = ["bct", "act", "opct"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("enable_thinking", [True, False])
 def test_thinking(tmp_path, qwen3, objective, enable_thinking):

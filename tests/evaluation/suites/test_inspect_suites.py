@@ -8,7 +8,7 @@ import sys
 import pytest
 from peft import PeftModel
 
-from tests.evaluation.suites.test_suites import needs_inspect, write_rows
+from tests.evaluation.suites.test_lm_eval_suites import needs_inspect, write_rows
 from tests.helpers.models import CHATML, make_model, make_tokenizer
 from trl_consistency import ConsistencyError
 from trl_consistency.evaluation import (

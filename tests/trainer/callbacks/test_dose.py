@@ -94,6 +94,7 @@ def test_anchors_alone_are_refused(tmp_path):
         ConsistencyTrainer(make_model(), args, train_dataset=anchors, processing_class=make_tokenizer())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("streams", [False, True])
 def test_possible_answers_are_those_of_all_pairs(tmp_path, monkeypatch, streams):
     """As for `lint --dose`: a reply that names the answer of a pair outside the sample was read as another answer."""

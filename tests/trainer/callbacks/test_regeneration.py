@@ -114,6 +114,7 @@ def test_second_training_begins_with_the_references_answers(tmp_path):
     assert seen == 2 * [True, True, False, False, False, False]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", [1, 2, 3, 4, 5])
 def test_resumed_run_equals_the_whole(whole, tmp_path, step):
     """Checkpoints in the middle of an epoch and at its end, before and after the targets were replaced."""

@@ -4,10 +4,10 @@ from dataclasses import fields
 
 import pytest
 
+from tests.helpers.cards import card, make_trainer
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.on_policy import make_on_policy_config
 from tests.helpers.on_policy import make_trainer as make_on_policy_trainer
-from tests.trainer.card.test_facts import card, make_trainer
 from trl_consistency import ConsistencyConfig, OnPolicyConsistencyConfig
 from trl_consistency.trainer.card.other_options import DECIDING, describe_other_options
 

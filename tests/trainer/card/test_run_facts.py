@@ -7,9 +7,9 @@ import torch
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import TrainerCallback
 
+from tests.helpers.cards import card, make_trainer, read
 from tests.helpers.guard import guarded, rates, script
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
-from tests.trainer.card.test_facts import card, make_trainer, read
 from trl_consistency import ConsistencyTrainer
 
 

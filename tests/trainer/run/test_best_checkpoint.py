@@ -60,6 +60,7 @@ def test_evaluations_and_saves_at_the_end_of_a_run_that_is_shorter_than_their_in
     assert "has nothing to choose from: `save_steps` is 100, and training ends after 3 steps" in line
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

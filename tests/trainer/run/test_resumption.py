@@ -89,6 +89,7 @@ def copy(begun, tmp_path):
     return lambda kind: shutil.copytree(begun(kind), tmp_path / "run")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "change",
     [
@@ -172,6 +173,7 @@ CHANGES = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "options", "names"), CHANGES, ids=[" ".join(names) for _, _, names in CHANGES])
 def test_what_differs_is_listed_and_refused(copy, kind, options, names):
     directory = copy(kind)
@@ -259,6 +261,7 @@ def test_longer_runs_of_a_constant_learning_rate(tmp_path):
     assert longer.run_record.history == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["bct", "opct"])
 def test_finished_run_takes_no_further_step(tmp_path, method):
     """It ended within an epoch, and what was to come after training was lost."""
@@ -285,6 +288,7 @@ def test_changed_learning_rate_takes_effect(copy):
     assert {group["weight_decay"] for group in trainer.optimizer.param_groups} == {0.0, 0.5}  # none for norms
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("breaks_off", [False, True])
 def test_options_of_a_later_training_of_one_trainer_take_effect(tmp_path, breaks_off):
     """After a resumption, and after a training that was broken off in its first step, the optimizer was that of the earlier options."""
@@ -361,6 +365,7 @@ def with_own(directory, arguments, **options):
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("before", "after", "names"),
     [
@@ -382,6 +387,7 @@ def test_another_optimizer_of_the_callers(tmp_path, before, after, names):
     assert [row.split("`")[1] for row in str(end.value).splitlines()[1:]] == names
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", [("class", 0.1, 0.9), ("made", 0.1, 0.9), ("made", 0.1, 0.9, 0.9)])
 def test_the_same_optimizer_of_the_callers(tmp_path, arguments):
     with_own(tmp_path, own(*arguments)).train()
@@ -461,6 +467,7 @@ def sharded(rows=24):
     return make_pairs(rows).to_iterable_dataset(num_shards=4)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "shown"),
     [
