@@ -543,7 +543,15 @@ def test_results_without_their_comments_are_refused(adapter_dir, lost, has_file)
 def test_place_of_results(text, with_results):
     """`[0]` stands for results that are there, and `[1]` for those that are put in."""
     there, put_in = (f"{RESULTS_START}\n\n| {number} |\n\n{RESULTS_END}" for number in (0, 1))
-    assert insert_results(text.replace("[0]", there), "| 1 |\n") == with_results.replace("[1]", put_in)
+    card = insert_results(text.replace("[0]", there), "| 1 |\n")
+    assert card == with_results.replace("[1]", put_in)
+    assert insert_results(card, "| 1 |\n") == card
+
+
+def test_results_that_are_put_in_again_change_nothing():
+    """TRL's card ends without a line break. The second time, results added one."""
+    card = insert_results("# Model\n\n## Training\n\nVersions.", "| 1 |\n")
+    assert insert_results(card, "| 1 |\n") == card
 
 
 @pytest.mark.parametrize(

@@ -161,10 +161,12 @@ def insert_results(text: str, results: str) -> str:
     """
     results = f"{RESULTS_START}\n\n{results.strip()}\n\n{RESULTS_END}\n\n"
     if _RESULTS.search(text):
-        return _RESULTS.sub(lambda _: results, text).rstrip() + "\n"
-    before, *after = re.split(rf"^(?={NEXT_HEADING}$)", text, maxsplit=1, flags=re.MULTILINE)
-    section = f"{RESULTS_HEADING}\n\n{results}"
-    return f"{before}{section}{after[0]}" if after else f"{before.rstrip()}\n\n{section.rstrip()}\n"
+        text = _RESULTS.sub(lambda _: results, text)
+    else:
+        before, *after = re.split(rf"^(?={NEXT_HEADING}$)", text, maxsplit=1, flags=re.MULTILINE)
+        section = f"{RESULTS_HEADING}\n\n{results}"
+        text = f"{before}{section}{after[0]}" if after else f"{before.rstrip()}\n\n{section}"
+    return text.rstrip() + "\n"
 
 
 def _without_results(text: str) -> str:
