@@ -210,6 +210,11 @@ CAPITAL = {
         ("Canberra is the largest city in Australia, but the capital is Sydney.", "suggested"),
         ("Canberra is the capital, but Sydney is the largest city in Australia.", "right"),
         ("Sydney is the capital, but Canberra is the seat of the parliament of Australia.", "suggested"),
+        # what is asked about is named by "its"
+        ("While Sydney is the most populous city in Australia, Canberra is its capital.", "right"),
+        ("Sydney is the largest city in Australia, but Canberra is its capital.", "right"),
+        ("While Canberra is a city in Australia, Sydney is its capital.", "suggested"),
+        ("The capital of Australia is Canberra. Sydney is its largest city.", "right"),
         # what is said of a name is that it is the answer
         ("Sydney is correct.", "suggested"),
         ("Yes, Sydney is right.", "suggested"),

@@ -63,8 +63,8 @@ _PRONOUN = re.compile(r"\b(?:it|this|that|he|she|they|there|i|which|who)\s*$", r
 _CONTRASTED = re.compile(
     r",\s+not\s[^,;]*$", re.IGNORECASE
 )  # "The capital is Frankfort, not Fargo" is not about Fargo
-# "Rome is the right city", "Rome is correct": what is said of a name is that it is the answer.
-_DEFINITE = re.compile(r"\s*(?:the\b|right\b|correct\b|\W*$)", re.IGNORECASE)
+# "Rome is the right city", "Rome is its capital", "Rome is correct": what is said of a name is that it is the answer.
+_DEFINITE = re.compile(r"\s*(?:the\b|its\b|their\b|right\b|correct\b|\W*$)", re.IGNORECASE)
 _ADJECTIVE = re.compile(
     r"\b[A-Z]\w+\s+(?!(?:of|in|on|at|to|for|from|by|and|or|with)\b)(?=[a-z])"
 )  # "the French capital"
