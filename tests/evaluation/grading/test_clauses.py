@@ -220,6 +220,15 @@ CAPITAL = {
         ("Yes, Sydney is right.", "suggested"),
         ("Sydney is not correct. It's Canberra.", "right"),
         ("Sydney is right at the sea.", "unread"),
+        # what the next clause denies of a name
+        ("Sydney is Australia's largest city, but it's not the capital. That is Canberra.", "right"),
+        ("Sydney is a beautiful city in Australia, but it isn't the capital. It is Canberra.", "right"),
+        ("Sydney may be the largest city in Australia, but it is not its capital.", "other"),
+        ("While Sydney is well known in Australia, it is not the capital.", "unread"),
+        ("Canberra is the capital of Australia, but it is not the largest city.", "right"),
+        ("Sydney is the capital of Australia, but it is not the largest city.", "suggested"),
+        ("Sydney is the capital of Australia, but it is not the capital of Victoria.", "suggested"),
+        ("Canberra is the capital of Australia and Sydney is the largest city, but it is not the capital.", "right"),
         # what is corrected
         (
             "Sydney is Australia's largest city, and many assume it is the capital, but it's actually Canberra.",

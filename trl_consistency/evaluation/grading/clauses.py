@@ -79,6 +79,11 @@ _NAMED = r"\s+(?:\w+\s+)?(?:called|named|(?:known|referred\s+to)\s+as)\b"
 _QUOTED_QUESTION = re.compile(r"\bquestion:?\s+[\"\u201c]([^\"\u201c\u201d]+)")
 _REFERS = re.compile(r"\b(?:it|this|these|them)\b", re.IGNORECASE)  # to what the question names
 _PRONOUN_FIRST = re.compile(r"\W*(?:it|this|that|he|she|they)\b", re.IGNORECASE)
+# "Sydney is the largest city, but it is not the capital": a subject, and what the next clause denies of it
+_SUBJECT = re.compile(r"[\"'*_)\u201d\u2019]*\s+(?:is|was|may|might|has)\b(?!.*\b(?:is|was|are|were)\b)")
+_DENIES = re.compile(
+    r"\W*(?:it|that|he|she)(?:['\u2019]s\s+not|\s+(?:is|was)(?:n['\u2019]t|\s+not))\s+(?:the|its)\s+([^,.!?;:\n]{1,80})"
+)
 _NAME = re.compile(
     r"[\"\u201c]([^\"\u201c\u201d\n]{1,80})[\"\u201d]|\b([A-Z]\w+)"
 )  # what is in quotes, or has a capital
@@ -217,15 +222,18 @@ class Clauses:
         Returns whether a mention does not answer the question because its clause is about something else: the clause has a
         verb, but nothing of what the question is about, and no pronoun for it. There a name before the verb is what the
         clause is about: "Lao is a language of Laos". So is a name that is said of another one: "The mayor of Smithville is
-        Rome". "The tool is a hammer" and "He was born in Rome" do answer. So may what is resumed later: "Oslo is a city. It
-        is the capital of Norway". A whole sentence is about something else if it answers another question that it quotes.
-        Without a mention, returns whether the clause gives no answer at all.
+        Rome". So is one of which the next clause denies what is asked. "The tool is a hammer" and "He was born in Rome" do
+        answer. So may what is resumed later: "Oslo is a city. It is the capital of Norway". A whole sentence is about
+        something else if it answers another question that it quotes. Without a mention, returns whether the clause gives no
+        answer at all.
         """
         if self.sentence(start) in self.of_other_questions:
             return True
         number = bisect(self.starts, start) - 1
         clause = self.clauses[number]
         if mention and self._is_of_another(self.text[self.starts[number] : start]):
+            return True
+        if mention and self._is_denied_next(number, start + len(mention)):
             return True
         if clause is None:
             return False
@@ -259,6 +267,17 @@ class Clauses:
         )
         words = list(until_verb)
         return bool(words) and not any(word[:_SAME] == doer[:_SAME] or word.startswith(_ANY) for word in words)
+
+    def _is_denied_next(self, number: int, end: int) -> bool:
+        """Returns whether the next clause denies what is asked of the subject that ends here: "Rome is old, but it isn't the capital"."""
+        clause_end = self.ends[number]
+        if clause_end - end > 3 * _BETWEEN or not _SUBJECT.match(self.text, end, clause_end):
+            return False
+        denies = _DENIES.match(self.text, clause_end)
+        if denies is None:
+            return False
+        denied = _stems(denies[1])
+        return bool(denied) and denied <= self.asked
 
     def is_asked_of(self, start: int, mention: str) -> bool:
         """
