@@ -96,9 +96,10 @@ def gives_answer(text: str, question: str, answer: str = "") -> bool:
         question (`str`):
             The question, without the cue.
         answer (`str`, *optional*, defaults to `""`):
-            The right answer. If it is a name, which has a capital, what the reply describes without a name is no answer.
+            The right answer. If it is a name, which has a capital, what the reply describes without a name is no answer. To
+            yes and no, or true and false, there is no other answer: "It is a fruit" may mean either.
     """
-    if is_babble(text):
+    if is_babble(text) or answer.capitalize() in _POLAR:
         return False
     asked = {word.lower() for word in _words(question)}
     text = re.sub(r"[^\S\n]+", " ", text.replace("\u2019", "'"))
