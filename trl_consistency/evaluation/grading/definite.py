@@ -32,6 +32,19 @@ _NEGATED = re.compile(
     r"mistaken)\b|n't\b",
     re.IGNORECASE,
 )
+# The clause only agrees, without a name: "Spot on", "I think so, too", "Your answer is perfectly correct".
+_AGREES = re.compile(
+    r"\W*(?:(?:oh|wow|great|good|nice|wonderful|yes|yeah|yep|yup)\W+)*(?:yes|yeah|yep|yup|bingo|(?:I(?:\s+can)?\s+)?confirm(?:ed)?|spot\s+on|"
+    r"same\s+here|(?:good|nice|great)\s+(?:thinking|memory|work)|no\s+doubt(?:\s+about\s+it)?|that's\s+(?:the\s+one|what\s+I\s+think)|"
+    r"I\s+(?:also\s+)?(?:think|believe)\s+so|(?:(?:(?:it|that|this|your\s+\w+)(?:'s|\s+(?:is|was|seems|sounds|looks)))|sounds)\s+"
+    r"(?:(?:an?|the|\w+ly|very|quite|indeed)\s+)*(?:right|correct|true|good|great|fine)(?:\s+(?:answer|result|statement|choice|guess|idea))?)"
+    r"(?:,?\s+too|\s+to\s+me)?\W*\Z",
+    re.IGNORECASE,
+)
+# ... or with the question's own words: "Yes, it is the capital of Australia"
+_IT_IS_THE = re.compile(
+    r"\W*(?:(?i:yes|yeah|indeed),?\s+)?(?i:it|that|this|he|she)(?:'s|\s+(?:is|was))\s+(?:\w+\s+)?the\s+[a-z]"
+)
 # What is conceded alone: "While Rome is large,"
 _CONCEDED = re.compile(r"\W*(?:although|(?:even\s+)?though|while|whereas)\b[^,]*,?\s*\Z", re.IGNORECASE)
 # What is given remains beside what it is not: "It is drawn, not drove."
@@ -135,12 +148,14 @@ def _states(clause: str, asked: set[str], answer: str, calculates: bool) -> bool
     """Returns whether a clause states something that answers a question of these words."""
     opinion = _OPINION.match(clause)
     clause = _CONTRASTED.sub(r"\1", clause[opinion.end() :] if opinion else clause)
-    if _NEGATED.search(clause) or _ADDRESS.search(clause) or _CONCEDED.match(clause):
+    if _NEGATED.search(clause) or _ADDRESS.search(clause) or _CONCEDED.match(clause) or _AGREES.match(clause):
         return False
     words = [word.lower() for word in _words(clause)]
     if calculates and len(words) > 1 and not _RESULT.search(clause):
         return False
     is_new = any(word not in _COMMON and word not in asked for word in words)
+    if not is_new and _IT_IS_THE.match(clause):
+        return False
     if "answer" in words or _ABOUT_IT.match(clause) or any(word in asked and word not in _COMMON for word in words):
         if _describes(clause, asked, answer):
             return False
