@@ -218,6 +218,9 @@ CAPITAL = {
         # what is said of a name is that it is the answer
         ("Sydney is correct.", "suggested"),
         ("Yes, Sydney is right.", "suggested"),
+        ("Your answer of Sydney is correct.", "suggested"),
+        ("Your guess of Sydney was right!", "suggested"),
+        ("Your answer of Sydney is wrong.", "unread"),
         ("Sydney is not correct. It's Canberra.", "right"),
         ("Sydney is right at the sea.", "unread"),
         # what the next clause denies of a name

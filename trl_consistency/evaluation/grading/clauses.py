@@ -294,7 +294,7 @@ class Clauses:
         other = next((of for of in _PROPER.findall(stated[3]) if self._names(of)), "")
         words = _words(stated[3]) - _words(other)
         return (
-            not (_REFERS.search(stated[3]) or words & (self.named | {"answer"}))
+            not (_REFERS.search(stated[3]) or words & (self.named | {"answer", "right", "correct"}))
             and _WORD.search(stated[3]) is not None
         )
 
