@@ -223,6 +223,9 @@ CAPITAL = {
         ("Your answer of Sydney is wrong.", "unread"),
         ("Sydney is not correct. It's Canberra.", "right"),
         ("Sydney is right at the sea.", "unread"),
+        # what stands beside the answer
+        ("It is Canberra. Many people confuse it with Sydney.", "right"),
+        ("Sydney. It differs from Canberra.", "suggested"),
         # what the next clause denies of a name
         ("Sydney is Australia's largest city, but it's not the capital. That is Canberra.", "right"),
         ("Sydney is a beautiful city in Australia, but it isn't the capital. It is Canberra.", "right"),
