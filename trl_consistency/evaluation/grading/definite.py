@@ -24,12 +24,18 @@ _OPINION = re.compile(
 _ADDRESS = re.compile(
     r"\b(?:let|please|thank|thanks|sorry|as an|feel free)\b|\b(?:you|we)\b|"
     r"\b(?:people|they|many|some|most)\s+(?:\w+\s+){0,2}(?:think|believe|say|assume)\b|"
-    r"\bi(?:'|\s+(?:am|was|have|had|can|could|will|would|do|did|need|want|hope|know|see|understand|apologi[sz]e|appreciate)\b)",
+    r"\bi(?:'|\s+(?:am|was|have|had|can|could|will|would|do|did|need|want|hope|made|know|see|understand|apologi[sz]e|appreciate)\b)",
     re.IGNORECASE,
 )
 _NEGATED = re.compile(
     r"\b(?:not|never|neither|nor|cannot|unable|unknown|unclear|no (?:idea|answer|information|one)|disagree|wrong|incorrect|false|"
     r"mistaken)\b|n't\b",
+    re.IGNORECASE,
+)
+# What follows may answer: "Sorry, the answer is Rome", "You're right, it's Rome".
+_OPENING = re.compile(
+    r"\W*(?:(?:yes|no|oh|ah)\W+)?(?:(?:i(?:'m|\s+am)\s+)?(?:\w+\s+)?sorry|(?:my\s+)?apologies|i\s+apologi[sz]e|"
+    r"you(?:'re|\s+are)\s+(?:\w+ly\s+)?(?:right|correct))\s*(?:,|\u2014|-\s|:)",
     re.IGNORECASE,
 )
 # The clause only agrees, without a name: "Spot on", "I think so, too", "Your answer is perfectly correct".
@@ -116,6 +122,8 @@ def gives_answer(text: str, question: str, answer: str = "") -> bool:
         return False
     asked = {word.lower() for word in _words(question)}
     text = re.sub(r"[^\S\n]+", " ", text.replace("\u2019", "'"))
+    if opening := _OPENING.match(text):
+        text = text[opening.end() :]
     clauses = Clauses(text, question)
     calculates = answer[:1].isdigit() and _OPERATION.search(question) is not None
     for match in _CLAUSE.finditer(text):
