@@ -15,6 +15,13 @@ _FUNCTION_TEXT = (
     "called"
 )
 FUNCTION_WORDS = frozenset(_FUNCTION_TEXT.split())
+# Words that may begin a sentence, and so have a capital, and name nothing: "Therefore, the capital is Rome".
+_OPENING_TEXT = (
+    "therefore thus hence consequently clearly obviously well actually indeed certainly surely definitely absolutely finally overall "
+    "ultimately given based considering according following today now currently officially technically sure okay sorry apologies "
+    "great correct right exactly still even again then instead simply naturally fortunately unfortunately nevertheless nonetheless"
+)
+_OPENING_WORDS = FUNCTION_WORDS.union(_OPENING_TEXT.split())
 _WORD = re.compile(r"\w+")
 _STEM = 4  # letters that the forms of a word share: "largest" and "larger", "studies" and "study"
 
@@ -206,7 +213,7 @@ class Clauses:
     def _names(self, part: str) -> frozenset[str]:
         """Returns the words of names and quotes that the question does not have."""
         words = {word for of in _NAME.finditer(part) for word in _WORD.findall((of[1] or of[2]).lower())}
-        return frozenset(word for word in words - FUNCTION_WORDS if _stems(word).isdisjoint(self.asked))
+        return frozenset(word for word in words - _OPENING_WORDS if _stems(word).isdisjoint(self.asked))
 
     def _count_shared(self, part: str) -> float:
         if not self.asks_less and _LESS.search(part):
