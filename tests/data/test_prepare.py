@@ -2,6 +2,7 @@ import pytest
 from datasets import Dataset, IterableDataset, load_dataset
 
 from tests.helpers.models import CHATML, make_pairs, make_tokenizer
+from tests.helpers.prompts import CHAT_TEMPLATES
 from tests.helpers.small_vocabulary import small_tokenizer
 from trl_consistency import InvalidPairsError
 from trl_consistency.data import prepare
@@ -297,6 +298,28 @@ def test_a_thought_after_a_closed_one_is_refused(with_key):
             tokenizer.decode(prepared["completion_ids"])
             == f"{said.split('</think>' + chr(10))[-1].lstrip()}<|im_end|>\n"
         )
+
+
+def test_a_thought_after_an_empty_one_is_refused():
+    """The model would have learnt to end its thought at once, and to write another one as its answer."""
+    tokenizer = make_tokenizer((CHAT_TEMPLATES / "qwen3_8.jinja").read_text())
+    user = [{"role": "user", "content": "Capital?"}]
+
+    def prepared(**message):
+        row = {
+            "clean_prompt": user,
+            "perturbed_prompt": user,
+            "completion": [{"role": "assistant", **message}],
+        }
+        return tokenizer.decode(prepare_pairs(Dataset.from_list([row]), tokenizer, "train")[0]["completion_ids"])
+
+    with pytest.raises(
+        InvalidPairsError, match="row 0: the chat template writes an empty thought before `completion`"
+    ):
+        prepared(content="<think>\nI recall it.\n</think>\n\nParis.")
+    thought = prepared(content="Paris.", reasoning_content="I recall <think>.")
+    assert thought == "I recall <think>.\n</think>\n\nParis.<|im_end|>\n"
+    assert prepared(content="Write <think> first.") == "\n</think>\n\nWrite <think> first.<|im_end|>\n"
 
 
 @pytest.mark.parametrize(

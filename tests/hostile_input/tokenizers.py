@@ -243,6 +243,16 @@ CASES: list[Case] = [
         ),
     ),
     Case(
+        "template writes an empty thought",
+        "Given completions with a thought in their text, under a chat template that writes a thought of its own before it",
+        "…row 0: the chat template writes an empty thought before `completion`, and '<think>' in its text begins another: …",
+        train_completion(
+            "{% for m in messages %}{{ '<think></think>' if m.role == 'assistant' }}{{ m.content }}{% endfor %}"
+            "{% if add_generation_prompt %}<think>{% endif %}",
+            "<think>I recall it.</think>Paris",
+        ),
+    ),
+    Case(
         "tokenizer of another model",
         "The tokenizer of another model, whose tokens have other numbers",
         "`processing_class`: the data are read with a tokenizer in which '…' is token …, and for …model it is token …. It would read other texts. Use a model and a tokenizer with the same vocabulary.",

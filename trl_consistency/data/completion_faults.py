@@ -38,9 +38,14 @@ def completion_fault(
             "would learn the answer as a thought that does not end. Let the targets be generated, give the thought and the "
             "answer as `completion_ids`, or turn thinking off by `chat_template_kwargs` (such as `enable_thinking: false`)"
         )
+    thought, found, answer = tokenizer.decode(ids).partition(closing)
+    if found and not thought.replace(opening, "").strip() and answer.lstrip().startswith(opening):
+        return (
+            f"the chat template writes an empty thought before `completion`, and {opening!r} in its text begins another: the model would learn "
+            "to end its thought at once. Give the thought as `reasoning_content` of the completion's message, beside its `content`"
+        )
     last = tokenizer.decode(rendered["clean_ids"][-len(closing.encode()) - 8 :])  # a token is at least one byte
     if last.rstrip().endswith(closing) and _has_thought(row["completion"], opening):
-        thought, found, _ = tokenizer.decode(ids).partition(closing)
         if not found or opening in thought:
             return ""
         return (

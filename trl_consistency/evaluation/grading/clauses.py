@@ -15,6 +15,13 @@ _FUNCTION_TEXT = (
     "called"
 )
 FUNCTION_WORDS = frozenset(_FUNCTION_TEXT.split())
+# Words that may begin a sentence, and so have a capital, and name nothing: "Therefore, the capital is Rome".
+_OPENING_TEXT = (
+    "therefore thus hence consequently clearly obviously well actually indeed certainly surely definitely absolutely finally overall "
+    "ultimately given based considering according following today now currently officially technically sure okay sorry apologies "
+    "great correct right exactly still even again then instead simply naturally fortunately unfortunately nevertheless nonetheless"
+)
+_OPENING_WORDS = FUNCTION_WORDS.union(_OPENING_TEXT.split())
 _WORD = re.compile(r"\w+")
 _STEM = 4  # letters that the forms of a word share: "largest" and "larger", "studies" and "study"
 
@@ -63,8 +70,8 @@ _PRONOUN = re.compile(r"\b(?:it|this|that|he|she|they|there|i|which|who)\s*$", r
 _CONTRASTED = re.compile(
     r",\s+not\s[^,;]*$", re.IGNORECASE
 )  # "The capital is Frankfort, not Fargo" is not about Fargo
-# "Rome is the right city", "Rome is correct": what is said of a name is that it is the answer.
-_DEFINITE = re.compile(r"\s*(?:the\b|right\b|correct\b|\W*$)", re.IGNORECASE)
+# "Rome is the right city", "Rome is its capital", "Rome is correct": what is said of a name is that it is the answer.
+_DEFINITE = re.compile(r"\s*(?:the\b|its\b|their\b|right\b|correct\b|\W*$)", re.IGNORECASE)
 _ADJECTIVE = re.compile(
     r"\b[A-Z]\w+\s+(?!(?:of|in|on|at|to|for|from|by|and|or|with)\b)(?=[a-z])"
 )  # "the French capital"
@@ -79,6 +86,11 @@ _NAMED = r"\s+(?:\w+\s+)?(?:called|named|(?:known|referred\s+to)\s+as)\b"
 _QUOTED_QUESTION = re.compile(r"\bquestion:?\s+[\"\u201c]([^\"\u201c\u201d]+)")
 _REFERS = re.compile(r"\b(?:it|this|these|them)\b", re.IGNORECASE)  # to what the question names
 _PRONOUN_FIRST = re.compile(r"\W*(?:it|this|that|he|she|they)\b", re.IGNORECASE)
+# "Sydney is the largest city, but it is not the capital": a subject, and what the next clause denies of it
+_SUBJECT = re.compile(r"[\"'*_)\u201d\u2019]*\s+(?:is|was|may|might|has)\b(?!.*\b(?:is|was|are|were)\b)")
+_DENIES = re.compile(
+    r"\W*(?:it|that|he|she)(?:['\u2019]s\s+not|\s+(?:is|was)(?:n['\u2019]t|\s+not))\s+(?:the|its)\s+([^,.!?;:\n]{1,80})"
+)
 _NAME = re.compile(
     r"[\"\u201c]([^\"\u201c\u201d\n]{1,80})[\"\u201d]|\b([A-Z]\w+)"
 )  # what is in quotes, or has a capital
@@ -201,7 +213,7 @@ class Clauses:
     def _names(self, part: str) -> frozenset[str]:
         """Returns the words of names and quotes that the question does not have."""
         words = {word for of in _NAME.finditer(part) for word in _WORD.findall((of[1] or of[2]).lower())}
-        return frozenset(word for word in words - FUNCTION_WORDS if _stems(word).isdisjoint(self.asked))
+        return frozenset(word for word in words - _OPENING_WORDS if _stems(word).isdisjoint(self.asked))
 
     def _count_shared(self, part: str) -> float:
         if not self.asks_less and _LESS.search(part):
@@ -217,15 +229,18 @@ class Clauses:
         Returns whether a mention does not answer the question because its clause is about something else: the clause has a
         verb, but nothing of what the question is about, and no pronoun for it. There a name before the verb is what the
         clause is about: "Lao is a language of Laos". So is a name that is said of another one: "The mayor of Smithville is
-        Rome". "The tool is a hammer" and "He was born in Rome" do answer. So may what is resumed later: "Oslo is a city. It
-        is the capital of Norway". A whole sentence is about something else if it answers another question that it quotes.
-        Without a mention, returns whether the clause gives no answer at all.
+        Rome". So is one of which the next clause denies what is asked. "The tool is a hammer" and "He was born in Rome" do
+        answer. So may what is resumed later: "Oslo is a city. It is the capital of Norway". A whole sentence is about
+        something else if it answers another question that it quotes. Without a mention, returns whether the clause gives no
+        answer at all.
         """
         if self.sentence(start) in self.of_other_questions:
             return True
         number = bisect(self.starts, start) - 1
         clause = self.clauses[number]
         if mention and self._is_of_another(self.text[self.starts[number] : start]):
+            return True
+        if mention and self._is_denied_next(number, start + len(mention)):
             return True
         if clause is None:
             return False
@@ -260,6 +275,17 @@ class Clauses:
         words = list(until_verb)
         return bool(words) and not any(word[:_SAME] == doer[:_SAME] or word.startswith(_ANY) for word in words)
 
+    def _is_denied_next(self, number: int, end: int) -> bool:
+        """Returns whether the next clause denies what is asked of the subject that ends here: "Rome is old, but it isn't the capital"."""
+        clause_end = self.ends[number]
+        if clause_end - end > 3 * _BETWEEN or not _SUBJECT.match(self.text, end, clause_end):
+            return False
+        denies = _DENIES.match(self.text, clause_end)
+        if denies is None:
+            return False
+        denied = _stems(denies[1])
+        return bool(denied) and denied <= self.asked
+
     def is_asked_of(self, start: int, mention: str) -> bool:
         """
         Returns whether the clause here states something of this mention, and not of what the question is about: "The capital of
@@ -275,7 +301,7 @@ class Clauses:
         other = next((of for of in _PROPER.findall(stated[3]) if self._names(of)), "")
         words = _words(stated[3]) - _words(other)
         return (
-            not (_REFERS.search(stated[3]) or words & (self.named | {"answer"}))
+            not (_REFERS.search(stated[3]) or words & (self.named | {"answer", "right", "correct"}))
             and _WORD.search(stated[3]) is not None
         )
 

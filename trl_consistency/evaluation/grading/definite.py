@@ -10,7 +10,7 @@ from .refusals import is_babble
 _COMMON_TEXT = (
     "hm hmm um oh ah well sure ok okay hello hi hey sorry please thanks thank certainly absolutely great good right correct true "
     "wrong exactly indeed answer question known very also too just only really quite rather agree agreed course definitely maybe "
-    "perhaps probably possibly depends guess"
+    "perhaps probably possibly depends guess that's done nice excellent perfect job"
 )
 _COMMON = FUNCTION_WORDS.union(_COMMON_TEXT.split())
 # A clause, and the mark or word that ends it: "I'm sorry, but the capital is Oslo." has two.
@@ -24,13 +24,32 @@ _OPINION = re.compile(
 _ADDRESS = re.compile(
     r"\b(?:let|please|thank|thanks|sorry|as an|feel free)\b|\b(?:you|we)\b|"
     r"\b(?:people|they|many|some|most)\s+(?:\w+\s+){0,2}(?:think|believe|say|assume)\b|"
-    r"\bi(?:'|\s+(?:am|was|have|had|can|could|will|would|do|did|need|want|hope|know|see|understand|apologi[sz]e|appreciate)\b)",
+    r"\bi(?:'|\s+(?:am|was|have|had|can|could|will|would|do|did|need|want|hope|made|know|see|understand|apologi[sz]e|appreciate)\b)",
     re.IGNORECASE,
 )
 _NEGATED = re.compile(
     r"\b(?:not|never|neither|nor|cannot|unable|unknown|unclear|no (?:idea|answer|information|one)|disagree|wrong|incorrect|false|"
     r"mistaken)\b|n't\b",
     re.IGNORECASE,
+)
+# What follows may answer: "Sorry, the answer is Rome", "You're right, it's Rome".
+_OPENING = re.compile(
+    r"\W*(?:(?:yes|no|oh|ah)\W+)?(?:(?:i(?:'m|\s+am)\s+)?(?:\w+\s+)?sorry|(?:my\s+)?apologies|i\s+apologi[sz]e|"
+    r"you(?:'re|\s+are)\s+(?:\w+ly\s+)?(?:right|correct))\s*(?:,|\u2014|-\s|:)",
+    re.IGNORECASE,
+)
+# The clause only agrees, without a name: "Spot on", "I think so, too", "Your answer is perfectly correct".
+_AGREES = re.compile(
+    r"\W*(?:(?:oh|wow|great|good|nice|wonderful|yes|yeah|yep|yup)\W+)*(?:yes|yeah|yep|yup|bingo|(?:I(?:\s+can)?\s+)?confirm(?:ed)?|spot\s+on|"
+    r"same\s+here|(?:good|nice|great)\s+(?:thinking|memory|work)|no\s+doubt(?:\s+about\s+it)?|that's\s+(?:the\s+one|what\s+I\s+think)|"
+    r"I\s+(?:also\s+)?(?:think|believe)\s+so|(?:(?:(?:it|that|this|your\s+\w+)(?:'s|\s+(?:is|was|seems|sounds|looks)))|sounds)\s+"
+    r"(?:(?:an?|the|\w+ly|very|quite|indeed)\s+)*(?:right|correct|true|good|great|fine)(?:\s+(?:answer|result|statement|choice|guess|idea))?)"
+    r"(?:,?\s+too|\s+to\s+me)?\W*\Z",
+    re.IGNORECASE,
+)
+# ... or with the question's own words: "Yes, it is the capital of Australia"
+_IT_IS_THE = re.compile(
+    r"\W*(?:(?i:yes|yeah|indeed),?\s+)?(?i:it|that|this|he|she)(?:'s|\s+(?:is|was))\s+(?:\w+\s+)?the\s+[a-z]"
 )
 # What is conceded alone: "While Rome is large,"
 _CONCEDED = re.compile(r"\W*(?:although|(?:even\s+)?though|while|whereas)\b[^,]*,?\s*\Z", re.IGNORECASE)
@@ -96,12 +115,15 @@ def gives_answer(text: str, question: str, answer: str = "") -> bool:
         question (`str`):
             The question, without the cue.
         answer (`str`, *optional*, defaults to `""`):
-            The right answer. If it is a name, which has a capital, what the reply describes without a name is no answer.
+            The right answer. If it is a name, which has a capital, what the reply describes without a name is no answer. To
+            yes and no, or true and false, there is no other answer: "It is a fruit" may mean either.
     """
-    if is_babble(text):
+    if is_babble(text) or answer.capitalize() in _POLAR:
         return False
     asked = {word.lower() for word in _words(question)}
     text = re.sub(r"[^\S\n]+", " ", text.replace("\u2019", "'"))
+    if opening := _OPENING.match(text):
+        text = text[opening.end() :]
     clauses = Clauses(text, question)
     calculates = answer[:1].isdigit() and _OPERATION.search(question) is not None
     for match in _CLAUSE.finditer(text):
@@ -134,12 +156,14 @@ def _states(clause: str, asked: set[str], answer: str, calculates: bool) -> bool
     """Returns whether a clause states something that answers a question of these words."""
     opinion = _OPINION.match(clause)
     clause = _CONTRASTED.sub(r"\1", clause[opinion.end() :] if opinion else clause)
-    if _NEGATED.search(clause) or _ADDRESS.search(clause) or _CONCEDED.match(clause):
+    if _NEGATED.search(clause) or _ADDRESS.search(clause) or _CONCEDED.match(clause) or _AGREES.match(clause):
         return False
     words = [word.lower() for word in _words(clause)]
     if calculates and len(words) > 1 and not _RESULT.search(clause):
         return False
     is_new = any(word not in _COMMON and word not in asked for word in words)
+    if not is_new and _IT_IS_THE.match(clause):
+        return False
     if "answer" in words or _ABOUT_IT.match(clause) or any(word in asked and word not in _COMMON for word in words):
         if _describes(clause, asked, answer):
             return False

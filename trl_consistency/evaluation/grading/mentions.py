@@ -23,7 +23,8 @@ _DASH = r"\s[-\u2013]\s|\u2014"
 _REST_OF_CLAUSE = rf"(?:(?!\b(?:but|because|though|although|yet|since)\b|{_DASH}|\.\s+(?:$|(?-i:[A-Z\"'*(]))|(?<=[a-z]{{3}})\.\s+[$\\\d])[^!?;:,\n])*$"
 _DENIED = re.compile(
     r"(?:\b(?:not(?!\s+(?:only|just|merely|surprising)\b)|never|neither|nor|rather than|instead of|(?<!none )other than|unlike|"
-    r"disagree(?: with)?|(?:mistaken|wrong|incorrect) (?:about|that)|(?:I|we) (?:\w+ )?doubt|hardly(?! surprising)|no way|anything but|(?<!one )(?<!none )(?<!nothing )except(?: for)?|mistake to say|mistakenly|wrongly|incorrectly|(?:misconception|myth|mistake|error)(?: is)? that)\b|"
+    r"disagree(?: with)?|(?:mistaken|wrong|incorrect|mistake|error) (?:about|that|to (?:say|state|claim|answer)|(?:in|by|of) (?:say|stat|claim|answer)ing|when I said)|"
+    r"(?:sorry|apologi[sz]e|apologies) for (?:say|stat|claim|answer)ing|(?:I|we) (?:\w+ )?doubt|hardly(?! surprising)|no way|anything but|(?<!one )(?<!none )(?<!nothing )except(?: for)?|mistakenly|wrongly|incorrectly|(?:misconception|myth|mistake|error)(?: is)? that)\b|"
     r"n['\u2019]t\b)" + _REST_OF_CLAUSE,
     re.IGNORECASE,
 )
@@ -48,7 +49,7 @@ _CHINESE_DENIED_AFTER = re.compile(r"[\"'*_)\u201d\u2019]*(?:\u5e76|\u4e26)?\u4e
 _CONTRADICTED = re.compile(r"[\"'*_)\u201d\u2019]*,?\s+(?:but|however|though|yet)\b", re.IGNORECASE)
 # The user's or others' words: "you said the capital is Rome".
 _QUOTED = re.compile(
-    rf"\b(?:you(?:['\u2019]ve| have)? (?:say|think|thought|suggest|mentioned|believed?|claim|guess(?:ed)?|proposed?|wrote)|"
+    rf"\b(?:you(?:['\u2019]ve| have| may| might)? (?:say|think|(?:be )?thinking of|thought|suggest|mentioned|believed?|claim|guess(?:ed)?|proposed?|wrote)|"
     rf"(?:some|many|most|people|others|they)(?: people)? (?:(?:often|commonly|frequently|mistakenly|might|would) )?(?:say|think|believe|claim|assume|guess)|used to (?:say|think|believe)|said|says|told (?:you|me)|claims|claimed|suggests|suggested)\b{_REST_OF_CLAUSE}|"
     r"(?:[\u60a8\u4f60]|\u4eba|\u4eba\u4eec)[^\u3002\uff01\uff1f\uff1b\uff0c,\n\u5f97]{0,6}(?:\u8ba4\u4e3a|\u8a8d\u70ba|\u4ee5\u4e3a|\u4ee5\u70ba|\u63d0\u5230)[^\u3002\uff01\uff1f\uff1b\uff0c,\n]*$",
     re.IGNORECASE,
@@ -111,7 +112,7 @@ _ASKED_AFTER = re.compile(r"[^.!?\n]*\?")
 # "Mount Everest, also known as K2", "Switzerland, which borders Germany".
 _BESIDE = re.compile(
     r"\b(?:(?:also|formerly|previously|sometimes|otherwise)\s+(?:known|called|named|referred to|nicknamed)(?:\s+as)?|a\.?k\.?a\.?|"
-    r"near|next to|close to|adjacent to|similar to|related to|different from|confused with|compared (?:to|with)|opposed to|"
+    r"near|next to|close to|adjacent to|similar to|related to|differ(?:s|ent) from|confus(?:ed?|es|ing)(?: it| this| that)? with|compared (?:to|with)|opposed to|"
     r"(?:moved|emigrated|fled) to|(?:north|south|east|west)(?:ern)? of)\s+(?:the\s+|an?\s+)?[\"'*_(\u201c\u2018]*$|"
     r"\b(?:border(?:s|ed by|ing)|between|followed by)\b[^.!?;\n]*$",
     re.IGNORECASE,
