@@ -325,6 +325,7 @@ def test_header_is_what_any_two_conversations_share(real, name):
             assert header > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_last_user_message_under_real_templates(real, name):
     for split in ("gpt2", "llama3"):

@@ -222,12 +222,14 @@ def methods_of(kind):
     return ["bct", "kl", "act", "attct"] + ([] if kind in WITHOUT_MLP else ["mlpct"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", CONFIGS)
 @pytest.mark.parametrize("layers", [None, [0, 2]])
 def test_equals_the_definitions_on_every_architecture(tmp_path, kind, layers):
     check(tmp_path, add_lora(make(kind)), methods_of(kind), layers)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", HYBRIDS)
 @pytest.mark.parametrize("methods", [["bct", "kl", "act", "attct", "mlpct"], ["attct"], ["mlpct"]])
 def test_hybrids_compare_the_blocks_that_have_such_a_state(tmp_path, kind, methods, caplog):
@@ -537,6 +539,7 @@ def check_real_batch(real, model, tmp_path, data):
 QUICK = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 
 
+@pytest.mark.long
 @given(data=st.data())
 @QUICK
 def test_real_prompts(real, small_model, tmp_path_factory, data):

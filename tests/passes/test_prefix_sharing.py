@@ -243,6 +243,7 @@ def test_hybrids_on_a_gpu(kind, rows):
     assert (gradients - expected_gradients).norm() < 3e-2 * expected_gradients.norm()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("use_reentrant", [False, True])
 @pytest.mark.parametrize(("kind", "attention"), CASES)
 def test_lora_under_gradient_checkpointing(kind, attention, use_reentrant):
@@ -435,6 +436,7 @@ def greedy(model, prompt_ids, prompt_mask, **options):
     return model.generate(input_ids=prompt_ids, attention_mask=prompt_mask, generation_config=config)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "attention"), CASES + OF_HYBRIDS)
 def test_generation_continues_from_shared_prompts(kind, attention):
     model = add_lora(make(kind, attention)).eval()

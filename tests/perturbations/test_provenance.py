@@ -114,6 +114,7 @@ def test_the_question_stays_as_it_is(entry, source, split, seed):
     assert row["shared_text"] in side
 
 
+@pytest.mark.long
 @EACH
 @SETTINGS
 @given(source=SOURCES, split=SPLITS, seed=st.integers(0, 9), option=st.sampled_from(["random", "longest", "given"]))

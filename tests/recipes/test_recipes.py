@@ -19,6 +19,7 @@ OF_ONE_MODEL = {RECIPES / recipe.path for recipe in OF_TABLE if recipe.model.fol
 PARSED = [path for path in TRAINING if path in OF_ONE_MODEL or path not in {RECIPES / one.path for one in OF_TABLE}]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", PARSED, ids=lambda path: str(path.relative_to(RECIPES)))
 def test_options_are_taken(path, tmp_path):
     flags = ["--output_dir", str(tmp_path), "--bf16", "false", "--use_cpu"]  # as this machine may lack bf16

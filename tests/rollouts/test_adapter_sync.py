@@ -168,6 +168,7 @@ def test_the_engine_answers_as_the_policy_at_every_step(colocated, tmp_path, mod
     assert all(time > 0 for time in times)
 
 
+@pytest.mark.long
 def test_evaluation_and_a_second_training_find_the_adapter_of_the_moment(colocated, tmp_path, model_dir):  # noqa: F811
     trainer = make_trainer(tmp_path, str(model_dir), lora(), eval_dataset=uneven_pairs(4), max_steps=1)
     for number in range(2):

@@ -58,6 +58,7 @@ def gradients(loss, model):
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [*CONFIGS, *HYBRIDS])
 def test_equals_the_definition_on_every_architecture(tmp_path, kind):
     model = add_lora(make(kind, "eager" if kind in EAGER_ONLY else "sdpa"))

@@ -143,6 +143,7 @@ def test_metrics_are_those_of_the_other_trainer(tmp_path, lora, given):
         assert found[f"eval_{name}"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{"lora": True}, {"gradient_checkpointing": True, "disable_dropout": False}])
 def test_metrics_do_not_change_the_training(tmp_path, options):
     """But for rounding: with the answers, the reference's pass has more rows."""

@@ -58,6 +58,7 @@ def test_prefers_the_chosen_answers(tmp_path, preferences, model_dir):
     assert PeftModel.from_pretrained(make_model(), tmp_path / "out").peft_config["default"].r == 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -194,6 +195,7 @@ def resumable(tmp_path, preferences, model_dir):
     return options | {"resume_from_checkpoint": str(tmp_path / "out" / "checkpoint-2")}
 
 
+@pytest.mark.long
 def test_resuming_goes_on_with_the_same_run(tmp_path, resumable):
     weights = load_file(tmp_path / "out" / "adapter_model.safetensors")
     trainer = train(tmp_path, **resumable, output_dir=str(tmp_path / "again"))

@@ -355,6 +355,7 @@ def test_another_adapter_under_the_same_name_is_answered_anew(options, model_dir
     assert said[0] != said[1]
 
 
+@pytest.mark.long
 def test_an_adapter_of_another_commit_of_its_base_model_is_answered_anew(options, model_dir, tmp_path, monkeypatch):
     """Named alone, it says itself which commit that is; the answers of the first were taken for those of the second."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
@@ -415,6 +416,7 @@ def test_whole_models(options, tokenizer, tmp_path, capsys):
     assert texts["base"] != texts["tuned"]
 
 
+@pytest.mark.long
 def test_files_of_a_users_own_beside_those_of_an_earlier_run_stay(model_dir, tmp_path):
     out, pairs = tmp_path / "out", write(tmp_path / "pairs.jsonl", [pair(0), pair(1)])
     options = ["--model_name_or_path", str(model_dir), "--pairs", pairs, "--max_completion_length", "2"]
@@ -435,6 +437,7 @@ def test_files_of_a_users_own_beside_those_of_an_earlier_run_stay(model_dir, tmp
     assert not (out / "demo.html").exists()
 
 
+@pytest.mark.long
 def test_sets(options, model_dir, tmp_path, capsys):
     """Files, and the splits of a folder but `train`; two of one name get longer ones."""
     folder = tmp_path / "folder" / "data"

@@ -54,6 +54,7 @@ def test_options_of_a_guard_that_is_not_there(tmp_path, recipe):
         consistency.run(["--config", str(recipe), "--output_dir", str(tmp_path / "out"), "--guard_max_drop", "0.1"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", ["no", "steps"])
 def test_a_model_that_the_guard_stopped_is_not_pushed(tmp_path, recipe, guard, hub, monkeypatch, capsys, strategy):
     """The command said that it was not, and Trainer pushed it while it saved it, or the checkpoint of the same step."""

@@ -85,6 +85,7 @@ def test_a_failure_prints_no_object(capfd):
     assert capfd.readouterr().out == "after\n"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("command", ["consistency", "on-policy-consistency"])
 def test_training(command, recipe, tmp_path, capfd):
     found, said = printed_object(

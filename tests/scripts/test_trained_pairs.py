@@ -103,6 +103,7 @@ def test_other_pairs_are_not_warned_about(options, model_dir, tmp_path, kind):
     assert warnings_of(options) == []
 
 
+@pytest.mark.long
 def test_anchors_are_trained_on_too(options, model_dir, tmp_path):
     """As a control set, their own prompts show how well they were learned."""
     mine, prompts = tmp_path / "mine", [pair(number)["clean_prompt"] for number in range(4)]
@@ -125,6 +126,7 @@ def test_the_dose_of_pairs_that_were_trained_on(model_dir, tmp_path):
     assert sum(f"{mine} was trained on 3 of the 4 row(s): " in str(of.message) for of in caught) == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("first", "is_warned"), [(0, False), (2, True)])
 def test_little_is_left_of_pairs_that_were_trained_on(model_dir, tmp_path, monkeypatch, capsys, first, is_warned):
     """That the pairs had done their work was a warning not to train on them."""
@@ -136,6 +138,7 @@ def test_little_is_left_of_pairs_that_were_trained_on(model_dir, tmp_path, monke
     assert ("next to nothing to train" in capsys.readouterr().out) == is_warned
 
 
+@pytest.mark.long
 def test_results_and_cards_say_it_too(options, model_dir, tmp_path):
     """The warning was gone with the terminal, and the figures were published as those of a held-out set."""
     mine, rows = tmp_path / "mine", [pair(number) for number in range(4)]

@@ -45,6 +45,7 @@ def test_equals_sft_trainer_on_the_same_tokens(tmp_path, loss_type, lora):
     assert losses(ours) == pytest.approx(losses(theirs), abs=1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("tied", [False, True])
 def test_trained_tokens_of_a_tied_model_equal_a_naive_oracle(tmp_path, tied):
     """PEFT then wraps the head, too, and the wrapper has no `bias`, which TRL reads."""

@@ -26,6 +26,7 @@ def two_trainers(tmp_path, **options):
     return first, make_trainer(tmp_path / "second", PAIRS, chat_template_path=str(template), **options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{}, {"method": "act"}])
 @pytest.mark.parametrize("given", ["set", "rows of it", "stream"])
 def test_a_set_that_another_trainer_prepared_is_rendered_anew(tmp_path, options, given):

@@ -201,6 +201,7 @@ def test_a_thought_that_the_prompt_opens_and_the_answer_does_not_end(tmp_path, m
     assert [tokenizer.decode(row["completion_ids"]) for row in trainer.dataset_with_targets()] == targets[1:]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_tool_calls(tmp_path, qwen3, objective):
     trainer = make(tmp_path, qwen3, tool_pairs(), objective)

@@ -266,6 +266,7 @@ def test_replies_end_where_the_tokenizers_turn_ends(tmp_path, tokenizer):
     assert found.value == 1.0
 
 
+@pytest.mark.long
 @needs_lm_eval
 @pytest.mark.parametrize(
     ("reply", "tokens", "told"),

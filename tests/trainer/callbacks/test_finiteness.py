@@ -38,6 +38,7 @@ def make_trainer(directory, method="bct", lora=True, model=None, completion=True
     return ConsistencyTrainer(args=make_config(directory, method=method, **options), **arguments)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "lora"), [("bct", True), ("bct", False), ("act", True), ("act", False), ("kl", True), ("opct", True)]
 )

@@ -100,6 +100,7 @@ def test_a_training_that_is_stopped_makes_no_others(tmp_path, monkeypatch):
     assert again.state.global_step == 6
 
 
+@pytest.mark.long
 def test_second_training_begins_with_the_references_answers(tmp_path):
     trainer = make_trainer(tmp_path, make_pairs(completion=False), **OPTIONS)
     seen = []

@@ -117,6 +117,7 @@ def change(checkpoint):
     save_file({name: weight + 1 for name, weight in load_file(file).items()}, file, {"format": "pt"})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("damage", "said"),
     [

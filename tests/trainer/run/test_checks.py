@@ -193,6 +193,7 @@ def test_adapter_that_was_taken_out(tmp_path, method, use, taken_out):
     assert not (tmp_path / "adapter_model.safetensors").exists()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ["bct", "kl", "opct"])
 @pytest.mark.parametrize(
     ("leave", "way_out"),

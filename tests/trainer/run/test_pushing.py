@@ -40,6 +40,7 @@ def files_of(folder):
     return {path.name: path.read_bytes() for path in Path(folder).iterdir() if path.is_file()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "make"),
     [(ConsistencyTrainer, make_config), (OnPolicyConsistencyTrainer, make_on_policy_config)],

@@ -455,6 +455,7 @@ def test_names_that_mean_nothing(copy, tmp_path):
         make_trainer(tmp_path).train(resume_changed=["method"])
 
 
+@pytest.mark.long
 def test_stream(tmp_path, caplog):
     make_trainer(tmp_path, make_pairs(12).to_iterable_dataset(), max_steps=1, lr_scheduler_type="constant").train()
     with pytest.raises(ConsistencyError, match="`train_dataset`: streamed, the first 12 rows"):
@@ -484,6 +485,7 @@ def test_workers_that_read_a_stream_in_another_order(tmp_path, options, shown):
     make_trainer(tmp_path, sharded(), **{**options, "dataloader_num_workers": 1}).train(True)
 
 
+@pytest.mark.long
 def test_a_worker_that_draws_another_order_of_a_shuffled_stream(tmp_path):
     options = {"per_device_train_batch_size": 2, "lr_scheduler_type": "constant"}
     shuffled = make_pairs(8).to_iterable_dataset().shuffle(seed=3, buffer_size=4)

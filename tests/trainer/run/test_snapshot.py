@@ -76,6 +76,7 @@ def test_second_adapter_on_the_base_of_a_trainer(tmp_path, use):
         getattr(trainer, use)()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("use", ["train", "evaluate", "predict"])
 @pytest.mark.parametrize(
     ("method", "name", "message"),
@@ -114,6 +115,7 @@ def test_parameters_that_are_replaced_after_the_trainer_was_made(tmp_path, use):
         getattr(trainer, use)()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("use", ["train", "evaluate"])
 @pytest.mark.parametrize("name", ["train_dataset", "eval_dataset"])
 @pytest.mark.parametrize("given", ["of another trainer", "a part"])
