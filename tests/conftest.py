@@ -50,7 +50,7 @@ def pytest_collection_finish() -> None:
     from accelerate.utils import imports
 
     torch.set_num_threads(1)
-    # Asked several times in each training, it reads the metadata of a package from its file.
+    # Each training asks several times whether PEFT is installed, and accelerate reads the answer from a file each time.
     imports._is_package_available = cache(imports._is_package_available)
     gc.freeze()
     gc.enable()

@@ -31,9 +31,9 @@ NOT_COMPARED = {
 }
 # What stands in each file before a run. `pairs` and `convert` replace no card but their own.
 EARLIER = f"earlier, {made_with('pairs')}, {made_with('convert')}".encode()
-# Nor do `evaluate` and `quickstart` replace what does not stand beside such results.
+# `evaluate` and `quickstart` replace files only beside results of their own.
 EARLIER_RESULTS = json.dumps({"format": 0, "models": {}, "settings": {}}).encode()
-# No text stands in these: in a folder of answers, of targets, or of a training.
+# Files that are not there before a run: those in folders of answers, targets and trainings.
 NOT_BEFORE = "_answers|_targets|^quickstart/(bct|opct)/"
 # What the next command in the folder removes: our own temporary files, and those of `safetensors`.
 UNFINISHED = r"(.*/)?(\.[^/]*\.unfinished.*|_in_use\.lock|\.tmp[0-9A-Za-z]{6})"

@@ -80,7 +80,7 @@ def runs_of(test: Callable[..., Any], name: str = "kind") -> dict[str, str]:
 
 
 def kinds_of(test: Callable[..., Any], name: str = "kind") -> set[str]:
-    """Returns the architectures that a test which each change must pass is parametrized with."""
+    """Returns the architectures of a test that every change must pass."""
     found = runs_of(test, name)
     for command in {*found.values()} - {"`make test`", "`make test-long`"}:
         raise ValueError(f"{test.__name__} is run by {command}: it is no evidence")

@@ -38,6 +38,8 @@ def completion_fault(
             "would learn the answer as a thought that does not end. Let the targets be generated, give the thought and the "
             "answer as `completion_ids`, or turn thinking off by `chat_template_kwargs` (such as `enable_thinking: false`)"
         )
+    if not _has_thought(row["completion"], opening):
+        return ""
     thought, found, answer = tokenizer.decode(ids).partition(closing)
     if found and not thought.replace(opening, "").strip() and answer.lstrip().startswith(opening):
         return (
@@ -45,9 +47,7 @@ def completion_fault(
             "to end its thought at once. Give the thought as `reasoning_content` of the completion's message, beside its `content`"
         )
     last = tokenizer.decode(rendered["clean_ids"][-len(closing.encode()) - 8 :])  # a token is at least one byte
-    if last.rstrip().endswith(closing) and _has_thought(row["completion"], opening):
-        if not found or opening in thought:
-            return ""
+    if last.rstrip().endswith(closing) and found and opening not in thought:
         return (
             f"the prompt ends with a closed thought, and `completion` has another, which would go on after that without {opening!r}. Take "
             "the thought out of `completion`, or turn thinking on by `chat_template_kwargs` (such as `enable_thinking: true`)"

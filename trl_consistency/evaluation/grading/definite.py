@@ -3,6 +3,7 @@
 import re
 
 from .clauses import FUNCTION_WORDS, Clauses
+from .polar import OPPOSITES
 from .refusals import is_babble
 
 
@@ -47,7 +48,7 @@ _AGREES = re.compile(
     r"(?:,?\s+too|\s+to\s+me)?\W*\Z",
     re.IGNORECASE,
 )
-# ... or with the question's own words: "Yes, it is the capital of Australia"
+# The clause only agrees, with the question's own words: "Yes, it is the capital of Australia".
 _IT_IS_THE = re.compile(
     r"\W*(?:(?i:yes|yeah|indeed),?\s+)?(?i:it|that|this|he|she)(?:'s|\s+(?:is|was))\s+(?:\w+\s+)?the\s+[a-z]"
 )
@@ -97,7 +98,6 @@ _VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|do|does|did)\b", re.IGNOR
 
 # A clause of at most so many words and without a verb is an answer of its own: "Anchorage, Alaska."
 SHORT_CLAUSE = 5
-_POLAR = ("Yes", "No", "True", "False")
 _VERBS = frozenset(["is", "are", "was", "were", "be", "has", "have", "had", "do", "does", "did"])
 
 
@@ -116,9 +116,9 @@ def gives_answer(text: str, question: str, answer: str = "") -> bool:
             The question, without the cue.
         answer (`str`, *optional*, defaults to `""`):
             The right answer. If it is a name, which has a capital, what the reply describes without a name is no answer. To
-            yes and no, or true and false, there is no other answer: "It is a fruit" may mean either.
+            a question of yes and no, or true and false, there is no other answer: "It is a fruit" may mean either.
     """
-    if is_babble(text) or answer.capitalize() in _POLAR:
+    if is_babble(text) or answer.lower() in OPPOSITES:
         return False
     asked = {word.lower() for word in _words(question)}
     text = re.sub(r"[^\S\n]+", " ", text.replace("\u2019", "'"))
@@ -185,7 +185,7 @@ def _describes(clause: str, asked: set[str], answer: str) -> bool:
 def _is_name(answer: str) -> bool:
     """Returns whether an answer is a name: its words have capitals, but for those such as "of"."""
     words = [word for word in _words(answer) if word.lower() not in _COMMON]
-    return bool(words) and answer not in _POLAR and all(word[0].isupper() for word in words)
+    return bool(words) and all(word[0].isupper() for word in words)
 
 
 def _words(text: str) -> list[str]:
