@@ -49,6 +49,7 @@ def measure_all(names: list[str], scale: Scale, folder: Path) -> list[str]:
     for name in names:
         file = folder / f"{name}.json"
         if file.exists():
+            print(f"{name}: measured already. To measure it again, delete {file}.")
             continue
         print(f"{name} ...", flush=True)
         found = measure(name, scale)

@@ -17,8 +17,8 @@ The rows of vLLM are left out where it is not installed. In the environment of `
 .venv-vllm/bin/python -m tests.benchmarks.run --sizes full --only engine_rollouts engine_opct engine_evaluate engine_evaluate_many engine_overlap
 ```
 
-A row is written as soon as it is measured. A killed command goes on with the rows that are missing; `--again` measures
-all of them anew.
+A row is written as soon as it is measured. After a kill, the same command goes on with the rows that it has not
+measured yet. `--only` measures its rows in any case.
 """
 
 import argparse
@@ -26,6 +26,7 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,6 +46,7 @@ from trl_consistency.files import write_text
 
 
 FOLDER = Path(__file__).parents[2] / "docs" / "benchmarks"
+UNFINISHED = ".unfinished"  # in the folder of the results: what a run that is not at its end has measured
 SLIPPED = 3  # exit status
 OTHERS = {"growth": measure_growth, "processes": measure_processes}  # what is no row of rivals
 PACKAGES = ("torch", "trl", "transformers", "peft", "trl-consistency")
@@ -151,11 +153,14 @@ def _is_installed(package: str) -> bool:
         return False
 
 
-def measure_all(folder: Path, size: Size, only: list[str], again: bool) -> None:
-    """Measures rows, and writes each into a file of its own."""
-    for name in only or [*ROWS, *OTHERS]:
-        file = folder / size.name / f"{name}.json"
-        if file.exists() and not again:
+def measure_all(folder: Path, size: Size, names: Sequence[str], progress: Path | None = None) -> None:
+    """
+    Measures rows, and writes each into a file of its own. What stands in `progress` was measured before a kill, and is left
+    as it is; each row that is measured is added to it.
+    """
+    measured = progress.read_text().split() if progress and progress.exists() else []
+    for name in names:
+        if f"{size.name}/{name}" in measured:
             continue
         needs = ROWS[name].needs if name in ROWS else None
         if needs and find_spec(needs) is None:
@@ -163,7 +168,10 @@ def measure_all(folder: Path, size: Size, only: list[str], again: bool) -> None:
             continue
         print(f"{size.name}: {name} ...", flush=True)
         found = OTHERS[name](size) if name in OTHERS else measure_row(ROWS[name], size)
-        write_text(file, json.dumps({"machine": machine(), **found}, indent=1) + "\n")
+        write_text(folder / size.name / f"{name}.json", json.dumps({"machine": machine(), **found}, indent=1) + "\n")
+        if progress:
+            measured.append(f"{size.name}/{name}")
+            write_text(progress, "\n".join(measured) + "\n")
 
 
 def compare(folder: Path, size: Size, only: list[str]) -> list[str]:
@@ -194,7 +202,6 @@ def main(args: list[str] | None = None) -> None:
     parser.add_argument(
         "--quick", action="store_true", help="compare ratios with the committed ones, and write nothing"
     )
-    parser.add_argument("--again", action="store_true", help="measure again what is there already")
     parser.add_argument("--agree", type=Path, metavar="FOLDER", help="compare ratios with those of another run")
     parser.add_argument("--sizes", nargs="*", default=["full", "quick"], choices=SIZES, metavar="SIZE")
     parser.add_argument("--output_dir", type=Path, default=FOLDER, help="folder of the results (%(default)s)")
@@ -211,10 +218,15 @@ def main(args: list[str] | None = None) -> None:
         warnings = compare(parsed.output_dir, SIZES["quick"], [name for name in parsed.only if name in GUARDED])
         print("\n".join(warnings) or "No ratio has slipped.")
         sys.exit(SLIPPED if warnings else 0)
+    progress = None if parsed.only else parsed.output_dir / UNFINISHED
+    if progress and progress.exists():
+        print(f"Going on with a run that did not end. To begin anew, delete {progress}.")
     for name in parsed.sizes:
         # At the small size only what the guard compares
-        rows = parsed.only or (list(GUARDED) if name == "quick" else [])
-        measure_all(parsed.output_dir, SIZES[name], rows, parsed.again)
+        rows = parsed.only or (GUARDED if name == "quick" else [*ROWS, *OTHERS])
+        measure_all(parsed.output_dir, SIZES[name], rows, progress)
+    if progress:
+        progress.unlink(missing_ok=True)
     print(f"Written: {write_page(parsed.output_dir)}")
 
 

@@ -139,7 +139,7 @@ def test_engines(name):
 
 def test_a_row_without_its_package_is_left_out(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(run, "find_spec", lambda name: None)
-    run.measure_all(tmp_path, TINY, ["engine_opct"], again=False)
+    run.measure_all(tmp_path, TINY, ["engine_opct"])
     assert capsys.readouterr().out == "engine_opct: left out, since vllm is not installed\n"
     assert not list(tmp_path.iterdir())
 
@@ -186,7 +186,7 @@ def test_a_row_keeps_the_ratio_of_every_turn(tmp_path, monkeypatch):
             return {"peak": 0.0}
 
     monkeypatch.setattr(run, "Worker", Made)
-    run.measure_all(tmp_path, TINY, ["act_step"], again=False)
+    run.measure_all(tmp_path, TINY, ["act_step"])
     row = json.loads((tmp_path / "tiny" / "act_step.json").read_text())
     assert row["ratios"] == {"whole model": {"median": 3.5, "low": 3.0, "high": 4.0, "each": [3.0, 4.0]}}
 
@@ -200,23 +200,32 @@ def test_spreads_are_compared_by_what_all_of_them_hold():
     assert alike([old, spread([2.0, 3.0])])[0][1] == {"median": 2.5, "low": 2.25, "high": 2.75}
 
 
-def test_a_killed_run_goes_on(tmp_path, monkeypatch):
-    measured = []
+def test_a_killed_run_goes_on_and_a_new_one_measures_what_is_there_already(tmp_path, monkeypatch, capsys):
+    measured, kills = [], [True, False]
 
     def measure(row, size):
         measured.append(row.name)
-        if row.name == "kl_step" and len(measured) < 4:
+        if row.name == "kl_step" and kills.pop(0):
             raise KeyboardInterrupt
         return {"rivals": {"ours": result(1.0)}, "ratios": {}}
 
     monkeypatch.setattr(run, "measure_row", measure)
-    only = ["act_step", "kl_step"]
-    with pytest.raises(KeyboardInterrupt):
-        run.measure_all(tmp_path, TINY, only, again=False)
-    with pytest.raises(KeyboardInterrupt):
-        run.measure_all(tmp_path, TINY, only, again=False)
-    run.measure_all(tmp_path, TINY, only, again=False)
-    assert measured == ["act_step", "kl_step", "kl_step", "kl_step"]
+    monkeypatch.setattr(run, "write_page", lambda folder: folder)
+    monkeypatch.setattr(run, "ROWS", {name: ROWS[name] for name in ("act_step", "kl_step")})
+    monkeypatch.setattr(run, "OTHERS", {})
+    options = ["--sizes", "full", "--output_dir", str(tmp_path)]
+    with pytest.raises(SystemExit):
+        run.main(options)
+    assert (tmp_path / ".unfinished").read_text() == "full/act_step\n"
+    run.main(options)
+    assert measured == ["act_step", "kl_step", "kl_step"]
+    assert f"delete {tmp_path / '.unfinished'}" in capsys.readouterr().out
+    kills.append(False)
+    run.main(options)  # as in a checkout, where all rows are committed
+    assert measured[3:] == ["act_step", "kl_step"]
+    run.main([*options, "--only", "act_step"])
+    assert measured[5:] == ["act_step"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["full"]
 
 
 OLD = {"median": 3.0, "low": 2.8, "high": 3.2}  # quartiles, as rows held them before they kept each turn
