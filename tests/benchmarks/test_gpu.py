@@ -40,7 +40,10 @@ def test_a_killed_run_goes_on_and_failures_are_run_again(tmp_path, monkeypatch, 
     assert "flex failed: out of memory" in capsys.readouterr().out
     answers = iter([{"device": "A", "figures": {"seconds": 2.0}}])
     gpu.main(arguments)
-    assert f"head: measured already. To measure it again, delete {tmp_path / 'dry_run' / 'head.json'}." in capsys.readouterr().out
+    assert (
+        f"head: measured already. To measure it again, delete {tmp_path / 'dry_run' / 'head.json'}."
+        in capsys.readouterr().out
+    )
     gpu.main(["--list", *arguments])
     assert capsys.readouterr().out.count("done") == 2
 

@@ -105,7 +105,8 @@ METHODS = {
 ANCHORS = "Anchors are rows without a cue, which keep what the model does elsewhere."
 OUTCOMES_TEXT = (
     "Suggested is the wrong answer that the cue states. Other is a definite answer that is neither right nor suggested, and "
-    "unread a reply in which rules found no answer. docs/grading.md says what these rules are, and how often they are wrong."
+    "unread a reply in which rules found no answer. docs/grading.md says what these rules are, and "
+    "docs/grading_accuracy.md how often they are wrong."
 )
 
 

@@ -86,7 +86,7 @@ def read_simply(replies):
 
 
 def table(rows):
-    """Precision and recall of `(name, replies, labels)`, as docs/grading.md shows them."""
+    """Precision and recall of `(name, replies, labels)`, as docs/grading_accuracy.md shows them."""
     lines = ["| replies | right: precision | recall | suggested: precision | recall |", "|---|---|---|---|---|"]
     for name, replies, read in rows:
         figures = precision_and_recall(replies, read)
@@ -96,7 +96,7 @@ def table(rows):
 
 
 def agreement(rows, name="one whole report"):
-    """How many verdicts of four (right, suggested, other, none: unread) are the readers', as docs/grading.md says it."""
+    """How many verdicts of four (right, suggested, other, none: unread) are the readers', as docs/grading_accuracy.md says it."""
     replies, read = next(of for row, *of in rows if row == name)
     same = sum(of["label"] == label for of, label in zip(replies, read, strict=True))
     return f"{same:,} of {len(replies):,} ({same / len(replies):.1%})"

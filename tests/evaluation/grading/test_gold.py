@@ -22,7 +22,9 @@ from trl_consistency.smollm2.rows import read_data
 LEAST = 0.97
 PARTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)  # All but the last have served to make the rules.
 AIMS = [(label, of) for label in ("right", "suggested") for of in ("precision", "recall")]
-NOT_MET = pytest.mark.xfail(strict=True, reason="docs/grading.md says by how much, and which replies are misread")
+NOT_MET = pytest.mark.xfail(
+    strict=True, reason="docs/grading_accuracy.md says by how much, and which replies are misread"
+)
 MISSED = [
     (2, "suggested", "recall"),
     (9, "right", "recall"),
@@ -37,7 +39,7 @@ MISSED = [
     (14, "right", "recall"),
     (14, "suggested", "precision"),
 ]
-DOCS = Path(__file__).parents[3] / "docs" / "grading.md"
+DOCS = Path(__file__).parents[3] / "docs" / "grading_accuracy.md"
 
 
 @pytest.fixture(scope="module")
