@@ -159,16 +159,18 @@ def measure_all(folder: Path, size: Size, names: Sequence[str], progress: Path |
     as it is; each row that is measured is added to it.
     """
     measured = progress.read_text().split() if progress and progress.exists() else []
-    for name in names:
+    for number, name in enumerate(names, start=1):
         if f"{size.name}/{name}" in measured:
             continue
         needs = ROWS[name].needs if name in ROWS else None
         if needs and find_spec(needs) is None:
             print(f"{name}: left out, since {needs} is not installed")
             continue
-        print(f"{size.name}: {name} ...", flush=True)
+        print(f"{size.name}, {number} of {len(names)}: {name} ...", flush=True)
         found = OTHERS[name](size) if name in OTHERS else measure_row(ROWS[name], size)
         write_text(folder / size.name / f"{name}.json", json.dumps({"machine": machine(), **found}, indent=1) + "\n")
+        for rival, of in found.get("ratios", {}).items():
+            print(f"    {rival}: {of['median']:.2f} times as long as ours", flush=True)
         if progress:
             measured.append(f"{size.name}/{name}")
             write_text(progress, "\n".join(measured) + "\n")

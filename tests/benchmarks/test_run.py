@@ -11,7 +11,7 @@ from tests.benchmarks.growth import DIMENSIONS, exponent, measure_growth
 from tests.benchmarks.rows import ENGINES, ROWS
 from tests.benchmarks.sizes import SIZES
 from tests.benchmarks.spreads import alike, spread
-from tests.benchmarks.turns import Turns, growth_of_memory, run_command
+from tests.benchmarks.turns import Turns, Worker, growth_of_memory, run_command
 
 
 TINY = SIZES["tiny"]
@@ -137,6 +137,12 @@ def test_engines(name):
     assert ratio["median"] > 0
 
 
+@pytest.mark.long
+def test_a_process_that_fails_says_why():
+    with pytest.raises(RuntimeError, match=r"status 1\. It wrote:\n(.|\n)*KeyError: 'no_row'"):
+        Worker("no_row", "ours", "tiny")
+
+
 def test_a_row_without_its_package_is_left_out(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(run, "find_spec", lambda name: None)
     run.measure_all(tmp_path, TINY, ["engine_opct"])
@@ -174,7 +180,7 @@ def test_a_ratio_is_of_paired_turns():
     assert run.ratio(ours, others, "wall")["median"] == 1
 
 
-def test_a_row_keeps_the_ratio_of_every_turn(tmp_path, monkeypatch):
+def test_a_row_keeps_the_ratio_of_every_turn(tmp_path, monkeypatch, capsys):
     class Made:
         def __init__(self, row, rival, size):
             self.took, self.facts = iter([9, 1, 2] if rival == "ours" else [9, 3, 8]), {}
@@ -189,6 +195,8 @@ def test_a_row_keeps_the_ratio_of_every_turn(tmp_path, monkeypatch):
     run.measure_all(tmp_path, TINY, ["act_step"])
     row = json.loads((tmp_path / "tiny" / "act_step.json").read_text())
     assert row["ratios"] == {"whole model": {"median": 3.5, "low": 3.0, "high": 4.0, "each": [3.0, 4.0]}}
+    said = "tiny, 1 of 1: act_step ...\n    whole model: 3.50 times as long as ours\n"
+    assert capsys.readouterr().out == said
 
 
 def test_spreads_are_compared_by_what_all_of_them_hold():

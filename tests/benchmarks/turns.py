@@ -10,6 +10,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,8 +28,15 @@ class Worker:
     def __init__(self, row: str, rival: str, size: str):
         environment = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", **os.environ}
         command = [sys.executable, "-W", "ignore", "-m", "tests.benchmarks.worker", row, rival, size]
+        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (it is shown if the process fails)
         self.process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+            text=True,
         )
         self.facts = self._read()  # what the row says of itself before its first step
 
@@ -40,6 +48,7 @@ class Worker:
         """Ends the process. Returns its peak memory in MiB, and where its time went."""
         found = self._ask("end")
         self.process.wait()
+        self.errors.close()
         return found
 
     def _ask(self, word: str) -> dict[str, Any]:
@@ -52,7 +61,9 @@ class Worker:
         for line in self.process.stdout:
             if line.startswith("benchmark "):  # libraries print, too
                 return json.loads(line.removeprefix("benchmark "))
-        raise RuntimeError(f"the process ended with status {self.process.wait()}")
+        status = self.process.wait()
+        self.errors.seek(0)
+        raise RuntimeError(f"a process ended with status {status}. It wrote:\n{self.errors.read()[-2000:]}")
 
 
 class Turns:
