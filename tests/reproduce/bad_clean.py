@@ -8,7 +8,7 @@ python -m tests.reproduce.bad_clean outputs/smollm2-bad-clean
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +42,15 @@ def bad_clean_pairs(seed: int = 0) -> Iterator[dict[str, Any]]:
         yield pair | of_clean | {"clean_prompt": clean["perturbed_prompt"], "shared_text": source.question}
 
 
-def write_bad_clean_pairs(folder: str | Path, seed: int = 0) -> Path:
+def write_train_split(folder: str | Path, pairs: Iterable[dict[str, Any]]) -> Path:
     """
-    Writes the pairs of [`bad_clean_pairs`] as the split `train` of a data set: the `dataset_name` of a recipe. Does
-    nothing if the folder exists.
+    Writes pairs as the split `train` of a data set: the `dataset_name` of a recipe. Does nothing if the folder exists.
 
     Args:
         folder (`str` or [`~pathlib.Path`]):
             Folder for the data set.
-        seed (`int`, *optional*, defaults to `0`):
-            Seed of the wordings, the wrong answers and the places of the statements.
+        pairs (`Iterable[dict[str, Any]]`):
+            The rows.
 
     Returns:
         [`~pathlib.Path`]: The folder.
@@ -60,7 +59,7 @@ def write_bad_clean_pairs(folder: str | Path, seed: int = 0) -> Path:
     if not folder.is_dir():
         with whole_folder(folder) as unfinished:
             (unfinished / TRAIN).parent.mkdir()
-            lines = [json.dumps(pair, ensure_ascii=False) + "\n" for pair in bad_clean_pairs(seed)]
+            lines = [json.dumps(pair, ensure_ascii=False) + "\n" for pair in pairs]
             (unfinished / TRAIN).write_text("".join(lines), encoding="utf-8")
     return folder
 
@@ -69,4 +68,4 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", help="Folder to write. Nothing is done if it exists.")
     with ends_with_message():
-        print(write_bad_clean_pairs(parser.parse_args().folder))
+        print(write_train_split(parser.parse_args().folder, bad_clean_pairs()))

@@ -2,13 +2,13 @@ import re
 
 from datasets import load_dataset
 
-from tests.reproduce.bad_clean import write_bad_clean_pairs
+from tests.reproduce.bad_clean import bad_clean_pairs, write_train_split
 from trl_consistency.data.pairs import check_pairs
 from trl_consistency.smollm2.rows import load_smollm2_datasets
 
 
 def test_both_prompts_state_the_same_wrong_answer_in_other_words(tmp_path):
-    folder = write_bad_clean_pairs(tmp_path / "pairs")
+    folder = write_train_split(tmp_path / "pairs", bad_clean_pairs())
     rows = load_dataset(str(folder), split="train")
     check_pairs(rows)
     own = load_smollm2_datasets()["train"]
@@ -28,4 +28,4 @@ def test_both_prompts_state_the_same_wrong_answer_in_other_words(tmp_path):
 
 def test_an_existing_folder_is_kept(tmp_path):
     (tmp_path / "pairs").mkdir()
-    assert not list(write_bad_clean_pairs(tmp_path / "pairs").iterdir())
+    assert not list(write_train_split(tmp_path / "pairs", []).iterdir())
