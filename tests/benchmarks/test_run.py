@@ -424,6 +424,7 @@ def test_the_page_says_that_other_processes_ran(wall, said):
     of = {**result(2.0), "wall": {"median": 2.0 * wall, "low": 2.0, "high": 3.0}}
     machine = dict.fromkeys(("processor", "cores", "python", "torch", "trl", "transformers", "peft"), "1")
     rows = {"act_step": {"machine": {**machine, "load": 4.0}, "rivals": {"ours": of}}}
+    rows["engine_opct"] = {"machine": {**machine, "load": 9.0}, "rivals": {}}  # its own processes are a load, too
     text = page._machine(rows)
     assert "load up to 4" in text
     assert said in text
