@@ -98,7 +98,9 @@ def _machine(results: Results) -> str:
 
 def _load(results: Results) -> str:
     """Says whether other processes ran, and what is left of the figures."""
-    machines = [row["machine"] for name, row in results.items() if name not in ENGINES]  # whose own processes are a load
+    machines = [
+        row["machine"] for name, row in results.items() if name not in ENGINES
+    ]  # whose own processes are a load
     loads = [of["load"] for of in machines if of["load"] is not None]
     if not loads or max(loads) <= 2:
         return ""

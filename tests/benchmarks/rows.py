@@ -5,6 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
@@ -16,6 +17,7 @@ from tests.benchmarks.turns import Turns, growth_of_memory, run_command
 from trl_consistency.cli import COMMANDS
 
 
+SHARING = ("prompts once", "row by row")
 ONCE = 100_000  # rows that are worked on in one turn only, which takes minutes
 
 
@@ -66,6 +68,28 @@ def _rows_of_data(size: Size, most: int | None = None) -> tuple[str, ...]:
 def _up_to_100_000(size: Size) -> tuple[str, ...]:
     """A million rows would take ten minutes more, and the times grow with the rows alone."""
     return _rows_of_data(size, 100_000)
+
+
+# Padding
+
+
+def _padding(method: str) -> Callable[[str, Size, Turns], Made]:
+    """An epoch of pairs of many lengths, as one optimizer step."""
+
+    def make(rival: str, size: Size, turns: Turns) -> Made:
+        from tests.benchmarks.test_padding_free import RIVALS, make_config_of_model, make_epoch
+
+        folder = tempfile.mkdtemp()
+        atexit.register(shutil.rmtree, folder)
+        config = make_config_of_model(size.width // 2, size.blocks + 2)
+        epoch, _ = make_epoch(Path(folder), config=config, method=[method], **RIVALS[rival])
+
+        def run() -> None:
+            epoch()
+
+        return Made(run)
+
+    return make
 
 
 # Answers
@@ -191,6 +215,55 @@ ROWS = {
             most_turns=5,
         ),
         Row(
+            "opct_checkpointed_step",
+            "OPCT's optimization step with gradient checkpointing, against TRL's `DistillationTrainer`",
+            _rivals("ours", "TRL"),
+            _step(steps.checkpointed_rollout_step),
+            most_turns=3,
+        ),
+        Row(
+            "opct_short_step",
+            "OPCT's optimization step on four rollouts as long as their prompts (200 tokens), against TRL's `DistillationTrainer`",
+            _rivals("ours", "TRL"),
+            _step(steps.short_rollout_step),
+            most_turns=3,
+        ),
+        Row(
+            "hybrid_qwen3_5",
+            "OPCT's optimization step of a hybrid as Qwen3.5, with each prompt computed once, and for each rollout",
+            _rivals(*SHARING),
+            _step(steps.hybrid_step("qwen3_5_text")),
+            most_turns=3,
+        ),
+        Row(
+            "hybrid_lfm2",
+            "OPCT's optimization step of a hybrid as LFM2, with each prompt computed once, and for each rollout",
+            _rivals(*SHARING),
+            _step(steps.hybrid_step("lfm2")),
+            most_turns=3,
+        ),
+        Row(
+            "padding_bct",
+            "BCT on 32 pairs of 20 to 400 tokens: `padding_free`, `packing`, and batches with padding",
+            _rivals("padding-free", "packed", "padded"),
+            _padding("bct"),
+            most_turns=3,
+        ),
+        Row(
+            "padding_kl",
+            "KL on 32 pairs of 20 to 400 tokens: `padding_free`, `packing`, and batches with padding",
+            _rivals("padding-free", "packed", "padded"),
+            _padding("kl"),
+            most_turns=3,
+        ),
+        Row(
+            "padding_act",
+            "ACT on 32 pairs of 20 to 400 tokens: `padding_free`, and batches with padding",
+            _rivals("padding-free", "padded"),
+            _padding("act"),
+            most_turns=3,
+        ),
+        Row(
             "lora_dropout",
             "BCT's forward and backward without `lora_dropout`, and with 0.05",
             _rivals("ours", "with dropout"),
@@ -275,4 +348,6 @@ ROWS = {
 ENGINES = tuple(name for name, row in ROWS.items() if row.needs == "vllm")
 DATA = ("prepare", "lint", "pairs")
 GUARDED = ("opct_step", "opct_training", "act_step", "bct_training", "bct_step", "kl_step", "targets", "evaluate")
-RATIOS = (*GUARDED, "lora_dropout", "consistency_metrics", *ENGINES)
+SHAPES = ("opct_checkpointed_step", "opct_short_step", "hybrid_qwen3_5", "hybrid_lfm2")
+PADDING = ("padding_bct", "padding_kl", "padding_act")
+RATIOS = (*GUARDED, *SHAPES, *PADDING, "lora_dropout", "consistency_metrics", *ENGINES)

@@ -1,6 +1,7 @@
 """Steps of fixed batches: forward and backward, without a trainer around them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from trl_consistency.data.collators import PairCollator
 from trl_consistency.losses.paired import Objectives, PairedLoss
 from trl_consistency.losses.supervised import supervised_row_losses
 from trl_consistency.models.fused_lora import fuse_adapters
+from trl_consistency.passes.prefix_sharing import PrefixSharing
 from trl_consistency.passes.reference import Reference
 
 
@@ -71,8 +73,11 @@ def rollout_setup(size: Size) -> Setup:
     return Setup(("opct",), perturbed + rollout, rollout, generations * prompts, num_generations=generations)
 
 
-def rollout_step(rival: str, size: Size) -> Step:
+def rollout_step(rival: str, size: Size, checkpointing: bool = False) -> Step:
     student, batch = adapted(size, rival == "ours"), rollout_batch(size)
+    if checkpointing:
+        student.enable_input_require_grads()
+        student.get_base_model().gradient_checkpointing_enable({"use_reentrant": False})
     loss_of = our_rollout_loss(student, "ours") if rival == "ours" else trls(student, size.model())
     setup = rollout_setup(size)
     facts = facts_of(student, setup)
@@ -80,6 +85,30 @@ def rollout_step(rival: str, size: Size) -> Step:
     shorter = Setup(**{**vars(setup), "max_length": size.rollouts[1] + setup.answer})
     facts["operations"] -= floor.reference(student, setup) - floor.reference(student, shorter)
     return _backward(student, lambda: loss_of(batch)), facts
+
+
+def checkpointed_rollout_step(rival: str, size: Size) -> Step:
+    return rollout_step(rival, size, checkpointing=True)
+
+
+def short_rollout_step(rival: str, size: Size) -> Step:
+    """Rollouts as long as their prompts, and half as many: 200, 180 and 200 tokens, four rollouts at the full size."""
+    perturbed, _, _, generations, prompts = size.rollouts
+    shape = perturbed * 25 // 64, perturbed * 45 // 128, perturbed * 25 // 64, max(generations // 2, 1), prompts
+    return rollout_step(rival, replace(size, rollouts=shape))
+
+
+def hybrid_step(kind: str) -> Callable[[str, Size], Step]:
+    """The step of a hybrid, with each prompt computed once or for each rollout. Its size is always the same."""
+
+    def make(rival: str, size: Size) -> Step:
+        from tests.benchmarks.test_hybrid_sharing import make_step, make_student
+
+        step = make_step(make_student(kind), PrefixSharing(rival == "prompts once"))
+        step()  # the trial of the strategies
+        return lambda: (step(), None)[1], {}
+
+    return make
 
 
 # Pairs

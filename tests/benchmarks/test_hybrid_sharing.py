@@ -37,6 +37,15 @@ PERTURBED, CLEAN, ROLLOUT, ROLLOUTS = 512, 128, 64, 8
 ROUNDS = 3
 
 
+def make_student(kind: str, checkpointing: bool = False) -> Any:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(MODELS[kind]())
+    student = get_peft_model(model, LoraConfig(r=8, target_modules="all-linear")).train()
+    if checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    return student
+
+
 def make_step(student: Any, sharing: PrefixSharing) -> Any:
     """Forward and backward of a micro-batch: LoRA, exact reverse divergence."""
     generator = torch.Generator().manual_seed(0)
@@ -68,11 +77,7 @@ def make_step(student: Any, sharing: PrefixSharing) -> Any:
 @pytest.mark.parametrize("kind", MODELS)
 def test_step_on_a_hybrid(kind: str, checkpointing: bool) -> None:
     torch.set_num_threads(1)
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(MODELS[kind]())
-    student = get_peft_model(model, LoraConfig(r=8, target_modules="all-linear")).train()
-    if checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+    student = make_student(kind, checkpointing)
     steps = {share: make_step(student, PrefixSharing(share)) for share in (False, True)}
     for step in steps.values():
         step()  # the trial of the strategies

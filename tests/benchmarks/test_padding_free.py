@@ -16,17 +16,21 @@ from trl_consistency import ConsistencyTrainer
 
 
 ROWS, SHORTEST, LONGEST, ANSWER = 16, 20, 400, 8
-CONFIG = LlamaConfig(
-    vocab_size=4096,
-    hidden_size=512,
-    intermediate_size=1536,
-    num_hidden_layers=6,
-    num_attention_heads=8,
-    num_key_value_heads=4,
-    max_position_embeddings=512,
-    tie_word_embeddings=True,
-)
 ROUNDS = 3
+
+
+def make_config_of_model(width: int = 512, blocks: int = 6) -> LlamaConfig:
+    heads = max(width // 64, 2)
+    return LlamaConfig(
+        vocab_size=4096,
+        hidden_size=width,
+        intermediate_size=3 * width,
+        num_hidden_layers=blocks,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 2,
+        max_position_embeddings=512,
+        tie_word_embeddings=True,
+    )
 
 
 def make_pairs(rows: int = ROWS) -> Dataset:
@@ -45,10 +49,12 @@ def make_pairs(rows: int = ROWS) -> Dataset:
     )
 
 
-def make_trainer(folder: Path, pairs: Dataset, **options: Any) -> ConsistencyTrainer:
+def make_trainer(
+    folder: Path, pairs: Dataset, config: LlamaConfig | None = None, **options: Any
+) -> ConsistencyTrainer:
     torch.manual_seed(0)
     trainer = ConsistencyTrainer(
-        model=AutoModelForCausalLM.from_config(CONFIG),
+        model=AutoModelForCausalLM.from_config(config or make_config_of_model()),
         args=make_config(folder, **options),
         train_dataset=pairs,
         processing_class=make_tokenizer(),
