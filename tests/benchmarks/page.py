@@ -12,6 +12,7 @@ from matplotlib.ticker import NullFormatter
 
 from tests.benchmarks.gpu_pieces import PIECES
 from tests.benchmarks.growth import exponent
+from tests.benchmarks.quotes import write_quotes
 from tests.benchmarks.rows import DATA, ENGINES, GUARDED, RATIOS, ROWS
 from tests.benchmarks.spreads import Spread, alike
 from trl_consistency.files import write_by, write_text
@@ -64,7 +65,7 @@ out this work as well, except for its attention.
 
 
 def write_page(folder: Path) -> Path:
-    """Writes the page beside the folder of the results, and returns its path."""
+    """Writes the page beside the folder of the results, and the tables of other pages that quote it. Returns its path."""
     full, quick, gpu = (_read(folder / name) for name in ("full", "quick", "gpu"))
     page = folder.parent / "benchmarks.md"
     sections = [INTRODUCTION.strip()]
@@ -77,6 +78,7 @@ def write_page(folder: Path) -> Path:
         sections.append(_quick(quick))
     sections.append(_gpu(gpu))
     write_text(page, "\n\n".join(sections) + "\n")
+    write_quotes(folder.parent, full)
     return page
 
 

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -23,13 +22,9 @@ from trl.models.utils import _ForwardRedirection
 
 from tests.helpers.memory import peak_of
 from tests.helpers.shapes import ROUNDS, SHAPES, STEPS, make_model, make_training
-from trl_consistency.costs.operations import Operations, count_step
-from trl_consistency.costs.setup import Setup
 from trl_consistency.objectives.divergence import shared_head_divergence
 from trl_consistency.passes.prefix_sharing import PrefixSharing
 
-
-DOCS = Path(__file__).parents[2] / "docs" / "opct.md"
 
 # What must be gained in time, at a small and a large vocabulary, without checkpointing and with it. The exact sum over a
 # large vocabulary is work that no sharing saves; checkpointing repeats the student's pass, the larger part of ours.
@@ -162,35 +157,6 @@ def measure_in_turns(what: str, whos: tuple[str, ...], *variant: str) -> dict[st
     return {
         who: {figure: min(results[who][figure] for results in rounds) for figure in rounds[0][who]} for who in whos
     }
-
-
-def counted(shape: str, vocabulary: int, checkpointing: bool) -> float:
-    """
-    Returns how many times as many operations TRL's step needs: it runs each rollout behind a prompt of its own, and its
-    teacher reads the prompt that the student reads.
-    """
-    student = get_peft_model(make_model(vocabulary), LoraConfig(r=8, target_modules="all-linear"))
-    perturbed, clean, rollout, num_generations, num_prompts = SHAPES[shape]
-
-    def count(prompt: int, rollouts_of_one: int) -> Operations:
-        rows = num_generations * num_prompts
-        return count_step(student, Setup(("opct",), prompt + rollout, rollout, rows, num_generations=rollouts_of_one))
-
-    def total(student: Operations, reference: Operations) -> int:
-        return reference.reference + student.forward * (1 + checkpointing) + student.backward + student.head
-
-    plain, shared = count(perturbed, 1), count(perturbed, num_generations)
-    return total(plain, plain) / total(shared, count(clean, num_generations))
-
-
-@pytest.mark.long
-def test_docs_have_the_counts() -> None:
-    rows = re.findall(r"\| (4,096|32,768) \| (no|yes) \|.*\| ([\d.]+) \|$", DOCS.read_text(), re.MULTILINE)
-    variants = itertools.product(("long", "long, two prompts", "short"), ("4,096", "32,768"), ("no", "yes"))
-    for (vocabulary, checkpointing, said), variant in zip(rows, variants, strict=True):
-        assert variant[1:] == (vocabulary, checkpointing)
-        count = counted(variant[0], int(vocabulary.replace(",", "")), checkpointing == "yes")
-        assert said == f"{count:.1f}", variant
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import time
 import pytest
 from matplotlib.axes import Axes
 
-from tests.benchmarks import floor, growth, page, run
+from tests.benchmarks import floor, growth, page, quotes, run
 from tests.benchmarks.growth import DIMENSIONS, exponent, measure_growth
 from tests.benchmarks.rows import ENGINES, ROWS
 from tests.benchmarks.sizes import SIZES
@@ -428,3 +428,29 @@ def test_the_page_says_that_other_processes_ran(wall, said):
     text = page._machine(rows)
     assert "load up to 4" in text
     assert said in text
+
+
+def test_other_pages_quote_what_was_measured():
+    results = page._read(run.FOLDER / "full")
+    for name in quotes.PAGES:
+        file = run.FOLDER.parent / name
+        assert quotes.made_page(file, results) == file.read_text(encoding="utf-8"), (
+            "run `tests.benchmarks.page.write_page`"
+        )
+
+
+def test_a_table_of_another_page_says_what_was_not_measured():
+    both = {"padding-free": result(2.0), "padded": result(5.0)}
+    assert "| BCT         | 5.00         | 2.00 (2.5 times as fast) | not measured |" in quotes.padding_table(
+        {"padding_bct": {"rivals": both}}
+    )
+    step = {"rivals": {"ours": result(2.0, peak=30.0), "TRL": result(8.0)}, "ratios": {"TRL": {"median": 4.04}}}
+    rows = quotes.sharing_table({"opct_step": step}).splitlines()
+    assert [cell.strip() for cell in rows[2].split("|")][1:-1] == [
+        "512 and 128, 8 rollouts of 64",
+        "8.00",
+        "2.00",
+        "4.0",
+        "0.30",
+    ]
+    assert rows[3].count("not measured") == 4
