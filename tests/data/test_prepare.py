@@ -1,11 +1,14 @@
+from datetime import datetime, timedelta
+
 import pytest
 from datasets import Dataset, IterableDataset, load_dataset
+from transformers.utils import chat_template_utils
 
 from tests.helpers.models import CHATML, make_pairs, make_tokenizer
 from tests.helpers.prompts import CHAT_TEMPLATES
 from tests.helpers.small_vocabulary import small_tokenizer
 from trl_consistency import InvalidPairsError
-from trl_consistency.data import prepare
+from trl_consistency.data import prepare, template_check
 from trl_consistency.data.lint import lint_pairs
 from trl_consistency.data.prepare import align_pairs, align_row, prepare_pairs, row_numbers, with_own_columns
 from trl_consistency.data.rendering import render_completion, render_prompt
@@ -57,6 +60,33 @@ def test_rows_that_an_earlier_version_rendered_are_rendered_anew(tokenizer, tmp_
     monkeypatch.setattr(prepare, "code_digest", lambda libraries: "another version")
     assert render()["clean_ids"] == [7, *now["clean_ids"]]
     assert render()["content_span"] == [0, 0, 1] != now["content_span"]
+
+
+@pytest.mark.parametrize("call", ["strftime_now('%d %b %Y')", "strftime_now(form)"])
+def test_rows_with_the_date_of_another_day_are_rendered_anew(tmp_path, monkeypatch, call):
+    """As Llama 3.2's template: what `datasets` keeps of one day is not taken for another's."""
+
+    class Clock(datetime):
+        days = 0
+
+        @classmethod
+        def now(cls, tz=None):
+            return datetime(2026, 11, 27, tzinfo=tz) + timedelta(days=cls.days)
+
+    monkeypatch.setattr(chat_template_utils, "datetime", Clock)
+    monkeypatch.setattr(template_check, "datetime", Clock)
+    tokenizer = make_tokenizer("{% set form = '%d %b %Y' %}Today: {{ " + call + " }}\n" + CHATML)
+    make_pairs(3).to_parquet(tmp_path / "pairs.parquet")
+    pairs = load_dataset("parquet", data_files=str(tmp_path / "pairs.parquet"), split="train", cache_dir=tmp_path)
+
+    def rendered():
+        prepared = prepare_pairs(pairs, tokenizer, "train")
+        aligned, _ = align_pairs(prepared, tokenizer, "train", kinds=("suffix",))
+        return tokenizer.decode(aligned[0]["clean_ids"])
+
+    assert "Today: 27 Nov 2026" in rendered()
+    Clock.days = 1
+    assert "Today: 28 Nov 2026" in rendered()
 
 
 def test_rows_that_the_template_refuses_are_all_reported():

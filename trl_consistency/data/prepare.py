@@ -26,11 +26,13 @@ from .messages import without_none
 from .pairs import MAX_REPORTED, PROMPT_COLUMNS, AnyDataset, parse_json_column, report_faults, row_checker
 from .rendering import (
     ProcessingClass,
+    chat_template_of,
     get_tokenizer,
     has_equal_prompts,
     render_completion,
     render_prompt,
 )
+from .template_check import dates_of
 from .time_limit import TimeLimitError
 from .unknown_words import count_unknown, say_unknown
 
@@ -112,9 +114,8 @@ def prepare_pairs(
         check = row_checker(next(iter(dataset)), has_completion="completion" in columns)
         checked = partial(_render_streamed, render=render, check=check, name=name, unknowns=[])
         return dataset.map(partial(checked, max_length=max_length, context=context), with_indices=True)
-    dataset = dataset.map(
-        partial(_made, code_digest(RENDERERS), render), num_proc=num_proc, desc=f"Rendering {name} pairs"
-    )
+    by = " ".join([code_digest(RENDERERS), *dates_of(chat_template_of(processing_class))])
+    dataset = dataset.map(partial(_made, by, render), num_proc=num_proc, desc=f"Rendering {name} pairs")
     report_faults([(index, fault) for index, fault in enumerate(dataset["render_fault"]) if fault], name, len(dataset))
     unknown = _array(dataset, "unknown")
     if unknown.any():
@@ -139,8 +140,9 @@ def with_own_columns(dataset: AnyDataset) -> AnyDataset:
 
 def _made(by: str, make: Callable[[dict[str, Any]], dict[str, Any]], row: dict[str, Any]) -> dict[str, Any]:
     """
-    Calls `make`, by the code of the digest `by`. `datasets` keeps the rows that a function has made under the function's
-    name and arguments, and would take those of an earlier version for those of this one.
+    Calls `make`, by the code of the digest `by`, on the day that `by` has, too, if the chat template writes it. `datasets` keeps the
+    rows that a function has made under the function's name and arguments, and would take those of an earlier version, or day, for those
+    of this one.
     """
     return make(row)
 

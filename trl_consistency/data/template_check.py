@@ -41,10 +41,16 @@ def template_variables(template: str) -> frozenset[str]:
 
 def written_date(template: Any, text: str) -> str | None:
     """Returns the day's date that a chat template (or one of several by name) has written into a text, or None."""
-    templates = template.values() if isinstance(template, dict) else [template]
-    formats = (of[1] for each in templates for of in _DATE.findall(each))
-    dates = (datetime.now().strftime(of) for of in formats)
-    return next((date for date in dates if len(date) > 4 and date in text), None)
+    return next((date for date in dates_of(template) if len(date) > 4 and date in text), None)
+
+
+def dates_of(template: Any) -> list[str]:
+    """Returns the dates that a chat template (or one of several by name) can write now."""
+    texts = list(template.values()) if isinstance(template, dict) else [template or ""]
+    formats = [of[1] for text in texts for of in _DATE.findall(text)]
+    if len(formats) < sum(text.count("strftime_now(") for text in texts):
+        formats.append("%c")  # a format that the template makes itself
+    return [datetime.now().strftime(of) for of in formats]
 
 
 def check_rendered(text: str, messages: Sequence[dict[str, Any]], tools: list[dict] | None, is_complete: bool) -> None:
