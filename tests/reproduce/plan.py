@@ -154,9 +154,6 @@ CELLS = (
     Cell("opct_no_anchors", "OPCT, no anchors", "opct", NO_ANCHORS, ONE, ON_POLICY, generates=False),
     # The clean prompts carry the suggestion too, in another wording.
     Cell("opct_bad_clean", "OPCT, bad clean side", "opct", (), ONE, ON_POLICY, "bad_clean", generates=False),
-    # Beside the pairs, one doubt after a right answer for each question
-    Cell("bct_doubts", "BCT, doubts too", "bct", (), ONE, data="doubts"),
-    Cell("opct_doubts", "OPCT, doubts too", "opct", (), ONE, ON_POLICY, "doubts", generates=False),
     # What the comparison of BCT with ACT may hang on: a fifth and a quarter of the learning rate, a quarter of the rank,
     # and the middle third of the layers.
     Cell("bct_low_rate", "BCT, learning rate 1e-4", "bct", LOW_RATE, ONE, is_variant=True),
@@ -185,7 +182,6 @@ DATA = {
         ),
     ),
     "bad_clean": Data("data/bad_clean", ("python -m tests.reproduce.bad_clean {path}",)),
-    "doubts": Data("data/doubts", ("python -m tests.reproduce.doubts {path}",)),
 }
 
 # Of the 250 rows of `test`, these are also measured in other ways, which take longer: with perturbations of other
