@@ -105,7 +105,7 @@ class MeasuredSet:
             Where they come from: a split of the model's own pairs, `"hundred"` (of the 250 rows of `test`, the same 100
             questions for each such set), `"feedback"` (texts to judge), or a file in the data folder.
         perturbations (`tuple[str, ...]`, *optional*):
-            Perturbations that the questions get, in turn, with all of their wordings. None of them is trained on.
+            Perturbations that the questions get, in turn, with all of their wordings. Only `bct_doubts` is trained on one of them.
         reading (`str`, *optional*, defaults to `"words"`):
             `"words"`: the model answers freely, and what it says is read. `"letters"`: the likeliest of the letters in
             the prompt counts. `"preference"`: the right answer's and the suggested one's log-probabilities are compared.
@@ -154,6 +154,8 @@ CELLS = (
     Cell("opct_no_anchors", "OPCT, no anchors", "opct", NO_ANCHORS, ONE, ON_POLICY, generates=False),
     # The clean prompts carry the suggestion too, in another wording.
     Cell("opct_bad_clean", "OPCT, bad clean side", "opct", (), ONE, ON_POLICY, "bad_clean", generates=False),
+    # Beside the pairs, one doubt after a right answer for each question
+    Cell("bct_doubts", "BCT, doubts too", "bct", (), ONE, data="doubts"),
     # What the comparison of BCT with ACT may hang on: a fifth and a quarter of the learning rate, a quarter of the rank,
     # and the middle third of the layers.
     Cell("bct_low_rate", "BCT, learning rate 1e-4", "bct", LOW_RATE, ONE, is_variant=True),
@@ -182,6 +184,7 @@ DATA = {
         ),
     ),
     "bad_clean": Data("data/bad_clean", ("python -m tests.reproduce.bad_clean {path}",)),
+    "doubts": Data("data/doubts", ("python -m tests.reproduce.doubts {path}",)),
 }
 
 # Of the 250 rows of `test`, these are also measured in other ways, which take longer: with perturbations of other

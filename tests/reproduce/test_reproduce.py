@@ -59,7 +59,7 @@ def cells_of(places):
 
 def test_plan_has_the_cells_and_their_recipes(tmp_path):
     jobs = Plan().jobs()
-    assert len({job.name for job in jobs}) == len(jobs) == 34
+    assert len({job.name for job in jobs}) == len(jobs) == 35
     for job in jobs:
         if job.cell.recipe:
             training = training_of(Plan(), job, tmp_path)
