@@ -119,3 +119,10 @@ QUIET = {
 def make_config(output_dir: Path | str, **options) -> ConsistencyConfig:
     """Options for a quiet float32 run on one CPU core."""
     return ConsistencyConfig(**{"output_dir": str(output_dir), **QUIET, **options})
+
+
+def keeping_all_logits(model):
+    """The model ignores `logits_to_keep`, as some do."""
+    forward = model.forward
+    model.forward = lambda *args, logits_to_keep=0, **kwargs: forward(*args, **kwargs)
+    return model

@@ -201,8 +201,10 @@ class OriginCheck:
         with evaluating(model), mixed_precision(self._accelerator), holding(model, adapter):
             for prompt_ids, completion_ids in rollouts:
                 input_ids = torch.tensor([prompt_ids + completion_ids], device=self._accelerator.device)
-                output = model(input_ids=input_ids, logits_to_keep=len(completion_ids) + 1, use_cache=False)
-                logits = self._warpers(input_ids, output.logits[0, :-1].float() / self._args.temperature)
+                kept = len(completion_ids) + 1
+                output = model(input_ids=input_ids, logits_to_keep=kept, use_cache=False)
+                # Some models ignore `logits_to_keep`.
+                logits = self._warpers(input_ids, output.logits[0, -kept:-1].float() / self._args.temperature)
                 scored.append(logits.log_softmax(-1).gather(1, input_ids[0, len(prompt_ids) :, None])[:, 0].cpu())
         return torch.cat(scored) if scored else torch.empty(0)
 

@@ -5,7 +5,7 @@ import torch
 from peft import PromptTuningConfig, get_peft_model
 
 from tests.helpers.distributions import make_sharp_model
-from tests.helpers.models import make_model, make_tokenizer
+from tests.helpers.models import keeping_all_logits, make_model, make_tokenizer
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.evaluation import evaluate
@@ -59,8 +59,10 @@ def naive_score(model, tokenizer, prompt_ids, prefix, answer):
 
 
 @pytest.mark.parametrize("prefix", ["The answer is", ""])
-@pytest.mark.parametrize("batch_size", [1, 3, 64])
-def test_scores_are_those_of_one_text_at_a_time(model, tokenizer, prefix, batch_size):
+@pytest.mark.parametrize(("batch_size", "keeps_all"), [(1, False), (3, False), (64, False), (1, True), (3, True)])
+def test_scores_are_those_of_one_text_at_a_time(tokenizer, prefix, batch_size, keeps_all):
+    """Of a model that ignores `logits_to_keep`, the first tokens were scored instead of the last."""
+    model = keeping_all_logits(make_model()) if keeps_all else make_model()
     options = AnswerOptions(4, batch_size, answer_prefix=prefix, progress=False)
     rows = rendered(tokenizer, ROWS)
     contrasts = [([of["answer"], *of.get("aliases", [])], of["biased_answer"]) for of in rows]

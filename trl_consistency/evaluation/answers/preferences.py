@@ -172,7 +172,9 @@ def _score_batch(
         position_ids=(attention_mask.cumsum(-1) - 1).clamp(min=0),
         logits_to_keep=kept + 1,
         use_cache=False,
-    ).logits[:, :-1]  # (B, kept, V): those before each of the last tokens
+    ).logits[
+        :, -kept - 1 : -1
+    ]  # (B, kept, V): those before each of the last tokens. Some models ignore `logits_to_keep`.
     check_logits(logits)
     tokens = input_ids[:, -kept:, None]
     log_probs = logits.float().log_softmax(-1).gather(-1, tokens)[..., 0]  # (B, kept)
