@@ -22,7 +22,7 @@ from tests.helpers.models import make_config, make_model, make_pairs
 from tests.helpers.naive_answers import naive_answer
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.generation import targets
-from trl_consistency.models.folder_warnings import warn_of_templates, warn_of_variables
+from trl_consistency.models.folder_warnings import quantization_in_4_bits, warn_of_templates, warn_of_variables
 from trl_consistency.models.loading import check_adapters
 from trl_consistency.models.quantization import prevent_repacking
 from trl_consistency.scripts import evaluate
@@ -291,6 +291,54 @@ def test_answers_spelt_in_two_ways_in_two_splits(options, tmp_path, monkeypatch)
         SystemExit, match=r"facts, split train`.* row 1: the answers `PARIS` and `Paris` \(row 1 of test\)"
     ):
         run(options)
+
+
+FP4 = {"bnb_4bit_quant_type": "fp4", "bnb_4bit_use_double_quant": False, "bnb_4bit_compute_dtype": "float32"}
+NF4 = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": "bfloat16"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("told_by", ["card", "checkpoint"])
+def test_weights_in_the_four_bits_of_the_training(options, model_dir, tmp_path, monkeypatch, capsys, told_by):
+    """An adapter of FP4 was measured on NF4 without a word."""
+    pytest.importorskip("bitsandbytes")
+    trainer = ConsistencyTrainer(
+        str(model_dir),
+        args=make_config(tmp_path / "trained", max_steps=1, save_strategy="steps", save_steps=1),
+        train_dataset=make_pairs(4),
+        peft_config=LoraConfig(r=2, target_modules=["q_proj"]),
+        quantization_config=BitsAndBytesConfig(load_in_4bit=True, **FP4),
+    )
+    trainer.train()
+    trainer.save_model()
+    folder = tmp_path / "trained" / ("" if told_by == "card" else "checkpoint-1")
+    if told_by == "checkpoint":
+        (folder / "README.md").unlink(missing_ok=True)
+    options[options.index("--adapters") + 1] = str(folder)
+    loaded = []
+    load = evaluate.load_model
+    monkeypatch.setattr(evaluate, "load_model", lambda *given: loaded.append(load(*given)) or loaded[-1])
+    capsys.readouterr()  # what the training printed
+    run([*options, "--load_in_4bit", "--json"])
+    found = json.loads(capsys.readouterr().out)["settings"]
+    assert {name: found[name] for name in FP4} == FP4
+    (model, _) = loaded[0]
+    states = [of.quant_state for of in model.parameters() if getattr(of, "quant_state", None) is not None]
+    assert {(of.quant_type, of.nested, of.dtype) for of in states} == {("fp4", False, torch.float32)}
+
+
+def test_adapters_of_different_four_bits(options, model_dir, tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluate, "load_model", None)
+    folders = [str(tmp_path / name) for name in ("one", "two", "three")]
+    for folder, quantization in zip(folders, (FP4, NF4, {"bnb_4bit_quant_type": "../x"}), strict=True):
+        save_adapter(model_dir, Path(folder), 0)
+        (Path(folder) / "README.md").write_text(
+            f"---\n{json.dumps({'load_in_4bit': True, **quantization})}\n---\n# mine\n"
+        )
+    options[options.index("--adapters") + 1 : options.index("--adapters") + 2] = folders
+    with pytest.raises(SystemExit, match=r"one was trained on .*fp4.*, and .*two on .*nf4.*one by one"):
+        run([*options, "--load_in_4bit"])
+    assert quantization_in_4_bits(folders[2:]).bnb_4bit_quant_type == "nf4"
 
 
 @pytest.mark.long

@@ -15,6 +15,7 @@ from huggingface_hub import hf_hub_download, metadata_load
 from huggingface_hub.errors import HFValidationError
 from peft import PeftConfig
 from tokenizers import Tokenizer
+from transformers import BitsAndBytesConfig
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.utils import CHAT_TEMPLATE_FILE
 
@@ -26,12 +27,14 @@ from ..data.rendering import (
     get_tokenizer,
 )
 from ..data.trained_pairs import among, read_digests
+from ..errors import ConsistencyError
 from ..escaping import printable
 from ..generation.model_identity import BASE_WEIGHTS, weights_digest
 from ..generation.options import end_tokens
 from ..weight_files import ADAPTER_CONFIG, folder_of
 from .embedded_models import resolve_model
 from .loading import is_adapter_folder
+from .quantization import OF_4_BITS
 
 
 # What is read here of adapters and models
@@ -243,16 +246,44 @@ def warn_of_quantization(paths: Sequence[str], model: Any) -> None:
         )
 
 
+def quantization_in_4_bits(paths: Sequence[str]) -> BitsAndBytesConfig:
+    """
+    Returns how a model is loaded in 4 bits to measure adapters on it: as they were trained, by their folders, or where none says
+    it, as the recipes do. Raises [`ConsistencyError`] for two that were trained on different weights.
+    """
+    default = {name: values[0] for name, values in OF_4_BITS.items()}
+    found: dict[str, dict[str, Any]] = {}
+    for path in paths:
+        folder = _folder(path)
+        said = _trained_quantization(folder) if is_adapter_folder(str(folder)) else {}
+        if said.get("load_in_4bit") is True and all(said.get(name) in of for name, of in OF_4_BITS.items()):
+            found[path] = {name: said[name] for name in OF_4_BITS}
+    (first, of_first), *others = found.items() or [("", default)]
+    for other, of_other in others:
+        if of_other != of_first:
+            raise ConsistencyError(
+                f"`load_in_4bit`: {first} was trained on {json.dumps(of_first)}, and {other} on {json.dumps(of_other)}: these are "
+                "different weights. Measure the adapters one by one."
+            )
+    return BitsAndBytesConfig(load_in_4bit=True, **of_first)
+
+
 def _trained_bits(folder: Path) -> int | None:
+    """Returns the bits of the quantized weights that an adapter was trained on. None if they were not, or nothing says so."""
+    said = _trained_quantization(folder)
+    return next((bits for bits in (4, 8) if said.get(f"load_in_{bits}bit") is True), None)
+
+
+def _trained_quantization(folder: Path) -> dict[str, Any]:
     """
-    Returns the bits of the quantized weights that an adapter was trained on, as its card says, or in a checkpoint the state of the
-    trainer. None if they were not quantized, or nothing says so.
+    Returns the options of `BitsAndBytesConfig` with which an adapter was trained, as its card says, or in a checkpoint the state of
+    the trainer. Empty if nothing says so.
     """
-    card, state = _card_data(folder), {}
+    state: dict[str, Any] = {}
     with suppress(OSError, ValueError, RecursionError, KeyError, TypeError):
         trainer_state = json.loads((folder / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
         state = dict(trainer_state["stateful_callbacks"]["manifest"]["run"]["quantization"])
-    return next((bits for bits in (4, 8) if True in (of.get(f"load_in_{bits}bit") for of in (card, state))), None)
+    return {**state, **_card_data(folder)}
 
 
 def warn_of_ends(paths: Sequence[str], model: Any, processing_class: ProcessingClass) -> None:

@@ -5,6 +5,14 @@ from typing import Any
 from torch import Tensor, nn
 
 
+# The options of `BitsAndBytesConfig` that decide what weights in 4 bits are and how they are computed with, and their values
+OF_4_BITS: dict[str, tuple[str | bool, ...]] = {
+    "bnb_4bit_quant_type": ("nf4", "fp4"),
+    "bnb_4bit_use_double_quant": (True, False),
+    "bnb_4bit_compute_dtype": ("bfloat16", "float16", "float32"),
+}
+
+
 def prevent_repacking(model: nn.Module) -> None:
     """
     Prevents bitsandbytes from repacking 4-bit weights in place. Call this before the model's first forward pass.

@@ -149,7 +149,8 @@ def _description(summary: Mapping[str, Any]) -> str:
         capability = f" Capability is measured on {items}{drawn}."
     shown = (f"`{name} {json.dumps(of)}`".replace("``", "`") for name, of in others.items())
     named = f" Other options: {', '.join(shown)}." if others else ""
-    weights = " The base model's weights are in 4 bits (NF4)." if settings.get("load_in_4bit") else ""
+    kind = settings.get("bnb_4bit_quant_type", "nf4").upper()
+    weights = f" The base model's weights are in 4 bits ({kind})." if settings.get("load_in_4bit") else ""
     engine = " vLLM wrote the answers." if settings.get("engine", "transformers") != "transformers" else ""
     return (
         f'Measured by `trl-consistency evaluate`; "before" is {summary["models"][BASE]["path"]}, on the same '

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 from accelerate import PartialState
+from transformers import BitsAndBytesConfig
 
 from ..config.options import (
     NO_SPACE_AT_END,
@@ -26,6 +27,7 @@ from ..evaluation.suites.registry import suite_packages
 from ..generation.answer_engine import TRANSFORMERS, VLLM
 from ..local_names import last_name
 from ..models.loading import is_adapter_folder
+from ..models.quantization import OF_4_BITS
 from ..trainer.run.checks import check_bitsandbytes
 from ..trainer.run.output_checks import check_report_folder
 from .capability_files import capability_settings
@@ -55,7 +57,8 @@ class EvaluateArguments(EngineArguments):
     trust_remote_code: bool = option(False, help="Whether to run code from the model's repository.")
     load_in_4bit: bool = option(
         False,
-        help="Whether to quantize weights as the QLoRA recipes do (NF4, double quantization).",
+        help="Whether to quantize weights: as in the training of the adapters, where their folders say it, or as the QLoRA recipes do "
+        "(NF4, double quantization).",
     )
     splits: list[str] | None = option(
         None, help="Splits of folders and data sets. By default all but `train`, or `train` if it is the only one."
@@ -200,7 +203,12 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
     return as_template_kwargs(args.chat_template_kwargs)
 
 
-def settings_of(args: EvaluateArguments, base: Results, data: CapabilityData | None) -> dict[str, Any]:
+def settings_of(
+    args: EvaluateArguments,
+    base: Results,
+    data: CapabilityData | None,
+    quantization: BitsAndBytesConfig | None = None,
+) -> dict[str, Any]:
     """Returns the options that decide the results, for `results.json`, with what they came to on the `base` model's results."""
     sets = {name: of_set.pairs for name, of_set in base.sets.items()}
     by_logprob = sum(bool(offered_letters(row)) for of_set in sets.values() for row in of_set.rows)
@@ -232,6 +240,9 @@ def settings_of(args: EvaluateArguments, base: Results, data: CapabilityData | N
         "load_in_4bit": args.load_in_4bit,
         "engine": args.engine if args.engine in (TRANSFORMERS, VLLM) else "vllm server",
     }
+    if quantization is not None:
+        options = quantization.to_dict()
+        settings |= {name: options[name] for name in OF_4_BITS}
     if args.suites:
         settings["suites"] = {
             "judge": shown_judge(args.suite_judge),

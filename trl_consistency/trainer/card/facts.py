@@ -21,6 +21,7 @@ from ...data.rendering import has_equal_prompts
 from ...data.repeats import first_rows
 from ...errors import ConsistencyError
 from ...generation.model_identity import BASE_WEIGHTS
+from ...models.quantization import OF_4_BITS
 from ...passes.blocks import base_model, find_blocks
 from ...rollouts.adapter_sync import check_adapter, engine_rank
 from ...smollm2.checkpoint import HUB_NAME, origin_of
@@ -198,8 +199,12 @@ def _own_class(model: Any) -> str | None:
 
 def quantization_data(model: Any) -> dict[str, Any]:
     """Returns what the metadata of a card say of the bits of a model's weights, which `evaluate` reads."""
-    options = (f"load_in_{bits}bit" for bits in (4, 8))
-    return {name: True for name in options if getattr(model, name.replace("load", "is_loaded"), False)}
+    if getattr(model, "is_loaded_in_8bit", False):
+        return {"load_in_8bit": True}
+    if not getattr(model, "is_loaded_in_4bit", False):
+        return {}
+    options = model.config.quantization_config.to_dict()
+    return {"load_in_4bit": True, **{name: options[name] for name in OF_4_BITS}}
 
 
 def _quantization(model: Any) -> str | None:
