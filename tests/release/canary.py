@@ -43,6 +43,7 @@ TOOLS = (
     "filelock",
     "jinja2",
     "rich",
+    "xxhash",
 )
 
 

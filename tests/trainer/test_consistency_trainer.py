@@ -3,7 +3,7 @@ from itertools import chain
 
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from peft import LoraConfig, PeftModel, TrainableTokensConfig, get_peft_model
 from transformers import LlamaForCausalLM, TrainingArguments
 from trl import SFTConfig, SFTTrainer
@@ -211,6 +211,24 @@ def test_streamed_pairs(tmp_path):
     assert len(losses(streamed)) == 2
     with pytest.raises(InvalidPairsError, match="streamed and has no `completion` column"):
         make_trainer(tmp_path, make_pairs(completion=False).to_iterable_dataset(), max_steps=2)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2, 5])
+def test_workers_give_each_row_of_a_stream_once(tmp_path, caplog, workers):
+    """Each worker began its own files anew while others were in their first pass: some rows came thrice, some never."""
+    rows = make_pairs(12).to_list()
+    stream = IterableDataset.from_generator(
+        lambda files: (row for file in files for row in file), gen_kwargs={"files": [rows[:10], rows[10:]]}
+    )
+    trainer = make_trainer(
+        tmp_path, stream, max_steps=1, dataloader_num_workers=workers, per_device_train_batch_size=1
+    )
+    labels = [
+        tuple(batch["labels"][0].tolist()) for batch, _ in zip(trainer.get_train_dataloader(), range(24), strict=False)
+    ]
+    assert len(set(labels[:12])) == 12
+    assert labels[:12] == labels[12:]
+    assert ("1 instead of" in caplog.text) == (workers > 1)
 
 
 @pytest.mark.parametrize("option", ["eval_strategy", "save_strategy", "logging_strategy"])

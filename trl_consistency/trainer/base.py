@@ -76,7 +76,6 @@ from .run.checks import (
     check_weights_unchanged,
     held_by,
     id_of,
-    warn_of_readers,
     warn_of_warmup,
 )
 from .run.data_checks import check_chat_template, check_tokenizer, checked_datasets, warn_of_replaced_variables
@@ -494,7 +493,6 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         check_delay(self.args, self.state.max_steps, self.state.num_train_epochs)
         warn_of_choice(self.args, self.state)
         warn_of_warmup(self)
-        warn_of_readers(self)
         super()._run_epoch(*args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

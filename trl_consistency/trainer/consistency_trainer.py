@@ -37,6 +37,7 @@ from ..upstream import OwnState, complete_head, let_copies_run_themselves
 from .base import PairTrainer
 from .callbacks.regeneration import RegenerateTargets
 from .card.facts import paired_facts
+from .evaluated_sets import loading_by_one
 from .run.base_model import check_engine_files
 from .run.checks import (
     check_metrics,
@@ -354,13 +355,14 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             rows = self._remove_unused_columns(dataset, description="training")
             self.packed = dataset = PackedPairs(rows, self._length_of, max_length)
             check_drop_last(len(dataset), self.args, "packed sequence")
-        return self._get_dataloader(
-            dataset=dataset,
-            description="Training",
-            batch_size=self._train_batch_size,
-            sampler_fn=self._get_train_sampler,
-            is_training=True,
-        )
+        with loading_by_one(dataset, self.args):
+            return self._get_dataloader(
+                dataset=dataset,
+                description="Training",
+                batch_size=self._train_batch_size,
+                sampler_fn=self._get_train_sampler,
+                is_training=True,
+            )
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         args, dataset = self.args, self.train_dataset if train_dataset is None else train_dataset

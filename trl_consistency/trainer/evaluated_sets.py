@@ -12,9 +12,12 @@ from ..config.options import temporarily
 from ..data.eval_sets import named
 from ..data.pairs import AnyDataset, check_pairs
 from ..data.prepare import columns_of, is_prepared, unformatted, with_own_columns
-from ..data.repeated_stream import CountedStream
+from ..data.repeated_stream import CountedStream, RepeatedStream
 from ..errors import ConsistencyError
+from ..log import get_logger
 
+
+logger = get_logger(__name__)
 
 WITHOUT_WORKERS = {
     "dataloader_num_workers": 0,
@@ -89,6 +92,20 @@ def loading_all_rows(args: Any, counts: bool, is_kept: bool = False) -> Abstract
     if counts or not args.dataloader_num_workers:
         of_workers = WITHOUT_WORKERS
     return temporarily(args, dataloader_drop_last=False, **of_workers)
+
+
+def loading_by_one(dataset: Any, args: Any) -> AbstractContextManager[None]:
+    """
+    Returns the context in which the loader of a training is made. One worker reads a stream: of several, each would begin its own
+    shards anew while others are in their first pass. Logs a warning if that changes `dataloader_num_workers`.
+    """
+    if not isinstance(dataset, RepeatedStream) or args.dataloader_num_workers < 2:
+        return nullcontext()
+    logger.warning_once(
+        f"`dataloader_num_workers`: 1 instead of {args.dataloader_num_workers}. One worker reads a stream, so that each row comes "
+        "once in a pass."
+    )
+    return temporarily(args, dataloader_num_workers=1)
 
 
 def loading_alone(args: Any) -> AbstractContextManager[None]:

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 from accelerate.utils.deepspeed import HfDeepSpeedConfig
-from datasets import Dataset
 from peft import LoraConfig, get_peft_model
 from torch.utils.data import SequentialSampler
 from transformers import TrainerCallback
@@ -15,7 +14,7 @@ from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.models.checks import context_of
 from trl_consistency.passes.reference import freeze_initial_policy
-from trl_consistency.trainer.run.checks import check_saves_whole, check_sharding, warn_of_readers
+from trl_consistency.trainer.run.checks import check_saves_whole, check_sharding
 
 
 LORA = LoraConfig(r=4, target_modules="all-linear")
@@ -394,14 +393,3 @@ def test_sharded_models_are_saved_with_their_weights(plugins, message):
     accelerator = SimpleNamespace(state=SimpleNamespace(**{"fsdp_plugin": None, "deepspeed_plugin": None, **plugins}))
     with pytest.raises(ConsistencyError, match=message) if message else nullcontext():
         check_saves_whole(accelerator)
-
-
-@pytest.mark.parametrize(
-    ("shards", "workers", "is_warned"), [(3, 2, True), (3, 1, False), (1, 2, False), (3, 0, False)]
-)
-def test_several_readers_of_a_stream_are_said(caplog, shards, workers, is_warned):
-    rows = Dataset.from_dict({"row": [*range(6)]})
-    for dataset in (rows, rows.to_iterable_dataset(num_shards=shards)):
-        warn_of_readers(SimpleNamespace(train_dataset=dataset, args=SimpleNamespace(dataloader_num_workers=workers)))
-    assert ("2 workers read the stream" in caplog.text) == is_warned
-    assert caplog.text.count("`dataloader_num_workers`") == is_warned

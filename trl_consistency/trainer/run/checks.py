@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 import torch
 from accelerate.utils import DynamoBackend, TorchDynamoPlugin, is_peft_model
-from datasets import IterableDataset
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from peft import PrefixTuningConfig
@@ -332,17 +331,6 @@ def warn_of_warmup(trainer: Any) -> None:
         logger.warning(
             f"`warmup_steps`: the learning rate rises for {warmup:,} steps, and training takes {state.max_steps:,}: its highest is "
             f"{highest:g}, and `learning_rate` {args.learning_rate:g}. Lower `warmup_steps`, or train for longer."
-        )
-
-
-def warn_of_readers(trainer: Any) -> None:
-    """Logs a warning if several workers read a stream: each begins its own shards anew, however much the others have read."""
-    stream = trainer.train_dataset
-    readers = min(trainer.args.dataloader_num_workers, getattr(stream, "num_shards", 1))
-    if isinstance(stream, IterableDataset) and readers > 1:
-        logger.warning(
-            f"`dataloader_num_workers`: {readers} workers read the stream, each its own shards again and again. So rows of a worker with "
-            "fewer rows come more often than others. Set it to 1 or 0, unless all workers have as many rows."
         )
 
 

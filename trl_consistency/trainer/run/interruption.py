@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import xxhash
 from accelerate import Accelerator
 from safetensors import SafetensorError
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -28,19 +29,15 @@ logger = get_logger(__name__)
 # Key of the checkpoint's manifest among the callback states in `trainer_state.json`, which is written last.
 MANIFEST = "manifest"
 LOADED = (".distcp", ".pt", ".pth", ".safetensors")  # files that resuming loads
-LARGEST_DIGEST = 1 << 28  # bytes; reading back larger files would slow every checkpoint of a fully trained model
-
-
-def rows_per_batch(trainer: Any) -> int:
-    """Returns the rows of one batch of all processes together."""
-    # `split_batches` shares a batch out to the processes, and DataParallel takes one batch for all devices.
-    splits = trainer.args.accelerator_config.split_batches
-    return trainer.args.train_batch_size * (1 if splits else trainer.accelerator.num_processes)
+CHECKSUMS = "checksums"  # key of those of these files in the manifest
 
 
 def rows_per_step(trainer: Any) -> int:
     """Returns the rows of an optimizer step, over all processes."""
-    return rows_per_batch(trainer) * trainer.args.gradient_accumulation_steps
+    args = trainer.args
+    # `split_batches` shares a batch out to the processes, and DataParallel takes one batch for all devices.
+    processes = 1 if args.accelerator_config.split_batches else trainer.accelerator.num_processes
+    return args.train_batch_size * processes * args.gradient_accumulation_steps
 
 
 def read_manifest(checkpoint: str | Path) -> dict[str, Any]:
@@ -57,7 +54,7 @@ def read_manifest(checkpoint: str | Path) -> dict[str, Any]:
         is_valid = isinstance(content.get("stateful_callbacks", {}), dict) and isinstance(state.log_history, list)
         is_valid &= isinstance(manifest.get("earlier", []), list)
         is_valid &= isinstance(manifest.get("run"), dict | None)
-        is_valid &= all(isinstance(manifest.get(key, {}), dict) for key in ("digests", "left"))
+        is_valid &= all(isinstance(manifest.get(key, {}), dict) for key in (CHECKSUMS, "left"))
     except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         is_valid = False
     if not is_valid:
@@ -106,12 +103,12 @@ def changed_file(checkpoint: str | Path, suffixes: tuple[str, ...] = LOADED) -> 
     """Returns a file with one of these suffixes that was changed or deleted since the checkpoint was saved, if any."""
     try:
         content = json.loads((Path(checkpoint) / TRAINER_STATE_NAME).read_text())
-        digests = content["stateful_callbacks"][MANIFEST]["digests"]
+        checksums = content["stateful_callbacks"][MANIFEST][CHECKSUMS]
     except (OSError, ValueError, KeyError, TypeError):
         return None  # nothing to compare with
-    for name, digest in digests.items():
+    for name, checksum in checksums.items():
         file = Path(checkpoint) / name
-        if name.endswith(suffixes) and not (file.is_file() and _digest(file) == digest):
+        if name.endswith(suffixes) and not (file.is_file() and _checksum(file) == checksum):
             return str(name)
     return None
 
@@ -124,9 +121,13 @@ def _digest_of_state(state: dict[str, Any]) -> str:
     return hashlib.blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
-def _digest(file: Path) -> str:
+def _checksum(file: Path) -> str:
+    # A fully trained model and its optimizer are large: this is as fast as they are read.
+    checksum = xxhash.xxh3_64()
     with file.open("rb") as content:
-        return hashlib.file_digest(content, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
+        while block := content.read(1 << 24):
+            checksum.update(block)
+    return checksum.hexdigest()
 
 
 def find_checkpoint(resume_from_checkpoint: str | bool | None, output_dir: str) -> str | None:
@@ -169,8 +170,8 @@ def _checkpoints(directory: str | Path) -> list[Path]:
 
 
 def _state_of(checkpoint: Path) -> tuple[str, str]:
-    """Returns the name of a complete checkpoint, and the digest of the file that is written last."""
-    return checkpoint.name, _digest(checkpoint / TRAINER_STATE_NAME)
+    """Returns the name of a complete checkpoint, and the checksum of the file that is written last."""
+    return checkpoint.name, _checksum(checkpoint / TRAINER_STATE_NAME)
 
 
 def _step_of(checkpoint: Path) -> int:
@@ -361,10 +362,10 @@ class Checkpoints:
             **({"left": self._left} if self._left else {}),
             "state": _digest_of_state(asdict(trainer.state)),
             "files": {str(path.relative_to(directory)): path.stat().st_size for path in sorted(files)},
-            "digests": {
-                str(path.relative_to(directory)): _digest(path)
+            CHECKSUMS: {
+                str(path.relative_to(directory)): _checksum(path)
                 for path in files
-                if trainer.args.should_save and path.suffix in LOADED and path.stat().st_size <= LARGEST_DIGEST
+                if trainer.args.should_save and path.suffix in LOADED
             },
         }
 

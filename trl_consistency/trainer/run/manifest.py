@@ -104,23 +104,21 @@ def describe_targets(dataset: AnyDataset, targets: TargetTable) -> str:
     return digest.hexdigest()
 
 
-def describe_order(dataset: AnyDataset, args: Any, rows_of_batch: int, rows_of_step: int) -> dict[str, str | int]:
+def describe_order(dataset: AnyDataset, args: Any, rows_of_step: int) -> dict[str, str | int]:
     """
-    Returns what decides which rows a step gets beside the data, the seed and the number of rows in a step: worker processes
-    read the shards of a stream in turns, a batch each, rows of like length are put together for each process, and
-    `max_length` decides which are packed together.
+    Returns what decides which rows a step gets beside the data, the seed and the number of rows in a step: a worker process
+    draws the order of a shuffled stream with other random numbers, rows of like length are put together for each process,
+    and `max_length` decides which are packed together.
     """
-    order = _describe_readers(dataset, args, rows_of_batch, rows_of_step)
+    order = _describe_readers(dataset, args, rows_of_step)
     return order | {"max_length": args.max_length} if getattr(args, "packing", False) else order
 
 
-def _describe_readers(dataset: AnyDataset, args: Any, rows_of_batch: int, rows_of_step: int) -> dict[str, str | int]:
+def _describe_readers(dataset: AnyDataset, args: Any, rows_of_step: int) -> dict[str, str | int]:
     if isinstance(dataset, IterableDataset):
-        readers = min(max(args.dataloader_num_workers, 1), dataset.num_shards)
-        if readers > 1:
-            return {"dataloader_num_workers": f"{readers}, each of which makes batches of {rows_of_batch} rows"}
-        # A worker draws the order of a shuffled stream with other random numbers. Rollouts are read without workers.
-        draws = _draws(getattr(dataset, "_ex_iterable", None)) and not args.rolls_out
+        draws = (
+            _draws(getattr(dataset, "_ex_iterable", None)) and not args.rolls_out
+        )  # rollouts are read without workers
         return {"dataloader_num_workers": str(min(args.dataloader_num_workers, 1)) if draws else "0 or 1"}
     return {} if args.train_sampling_strategy in ("random", "sequential") else {"rows_ordered_together": rows_of_step}
 

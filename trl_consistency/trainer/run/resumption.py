@@ -20,7 +20,7 @@ from ...errors import ConsistencyError, one_line
 from ...log import get_logger
 from ...passes.reference import GivenReference, StartReference
 from .best_checkpoint import best_step
-from .interruption import read_manifest, rows_per_batch, rows_per_step
+from .interruption import read_manifest, rows_per_step
 from .manifest import (
     OPTIMISATION,
     describe_model,
@@ -80,12 +80,11 @@ class RunRecord:
             if args.rolls_out and isinstance(trainer._reference, GivenReference):
                 self._of_trainer["reference"] = f"{trainer._reference.checksum:x}"
         run = describe_options(args, generates) | self._of_trainer | {"rows_per_step": rows_per_step(trainer)}
-        rows_of_batch = rows_per_batch(trainer)
         if args.rolls_out:
             per_process = args.per_device_train_batch_size * args.steps_per_generation
-            rows_of_batch = run["rows_per_generation"] = per_process * trainer.accelerator.num_processes
+            run["rows_per_generation"] = per_process * trainer.accelerator.num_processes
         rows_of_step = args.train_batch_size * args.gradient_accumulation_steps
-        run |= describe_order(trainer.train_dataset, args, rows_of_batch, rows_of_step)
+        run |= describe_order(trainer.train_dataset, args, rows_of_step)
         return run | self._describe_choice()
 
     def _describe_choice(self) -> dict[str, str]:
