@@ -39,6 +39,7 @@ def test_options_are_named_as_they_are_typed(tmp_path, monkeypatch, args, said):
         (ConsistencyError("`tools` is given.\n  `tools`: was 1"), "`--tools` is given.\n  `tools`: was 1"),
         (ConsistencyError("pairs.jsonl, row 3: `tools` is no list."), "pairs.jsonl, row 3: `tools` is no list."),
         (InvalidPairsError("`tools` is no list."), "`tools` is no list."),
+        (ConsistencyError("There are `tools`.", columns=["tools"]), "There are `tools`."),
         (ConsistencyError("`tool` and `tools: x y`"), "`tool` and `tools: x y`"),
         (ConsistencyError("set `tools: true`"), "set `--tools true`"),
     ],

@@ -19,10 +19,17 @@ class ConsistencyError(ValueError):
     """
     Raised for faulty data or options. The command line prints its message without a traceback. The message is made
     printable here, because it quotes outside text.
+
+    Args:
+        message (`str`, *optional*, defaults to `""`):
+            What is wrong, and what to do.
+        columns (`Collection[str]`, *optional*, defaults to `()`):
+            Columns that the message may name. Where an option has the name of one, the column is meant.
     """
 
-    def __init__(self, message: str = ""):
+    def __init__(self, message: str = "", columns: Collection[str] = ()):
         super().__init__(printable(message))
+        self.columns = columns
 
 
 class InvalidPairsError(ConsistencyError):
@@ -63,7 +70,8 @@ def _with_dashes(error: ConsistencyError) -> str:
     """Returns an error's message with `--seed` for `seed`. Messages about rows name columns, and stay."""
 
     def as_flag(name: re.Match[str]) -> str:
-        return f"`--{' '.join(filter(None, name.groups()))}`" if name[1] in _FLAGS.get() else name[0]
+        is_flag = name[1] in _FLAGS.get() and name[1] not in error.columns
+        return f"`--{' '.join(filter(None, name.groups()))}`" if is_flag else name[0]
 
     first, *rows = str(error).split("\n")
     if not isinstance(error, InvalidPairsError) and not re.search(r"\b(row|line) \d", first):

@@ -4,6 +4,8 @@ import gzip
 import json
 import os
 
+from datasets import load_dataset
+
 from tests.helpers.models import make_pairs
 from tests.hostile_input.damage import cut
 from tests.hostile_input.room import CHAT, PAIR, USER, Case, Room
@@ -32,6 +34,14 @@ def calling(price: float) -> dict:
 
 
 TOO_MANY_FIELDS = "clean_prompt,perturbed_prompt\nx,a,b\n"
+
+
+def of_another_folder(room: Room) -> None:
+    """`datasets` keeps the rows of each folder under its name alone."""
+    room.monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", room.path / "cache")
+    load_dataset(str(room.file("elsewhere/pairs/train.jsonl", [CHAT]).parent))
+    room.train(dataset_name="pairs")
+
 
 CASES: list[Case] = [
     Case(
@@ -475,5 +485,11 @@ CASES: list[Case] = [
         "A file name that reverses the text around it",
         r"There is no file \u202etxt.jsonl.",
         lambda room: room.train(dataset_name="\u202etxt.jsonl"),
+    ),
+    Case(
+        "folder that is not there",
+        "A folder that is not there, whose name was once that of another one",
+        "pairs cannot be loaded: the Hub has no data set of that name, or cannot be reached (and no file or folder here has that name)",
+        of_another_folder,
     ),
 ]

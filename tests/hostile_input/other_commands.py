@@ -43,6 +43,18 @@ CASES: list[Case] = [
         lambda room: room.pairs([{"text": "x"}]),
     ),
     Case(
+        "pairs with a misspelt column",
+        "`pairs`: a column with almost the usual name, which would not be read",
+        "There is a column `anser`, and no `answer`. If that is meant, give `answer_column anser`. If not, give `keep_columns anser`, or rename it.",
+        lambda room: room.pairs([{"question": "Largest?", "anser": "cow", "wrong_answer": "dog"}]),
+    ),
+    Case(
+        "pairs with misspelt questions",
+        "`pairs`: the same of the questions",
+        "There is a column `questoin`, and no `question`. If that is meant, give `prompt_column questoin`. …",
+        lambda room: room.pairs([{"questoin": "Largest?", "answer": "cow", "wrong_answer": "dog"}]),
+    ),
+    Case(
         "pairs without rows",
         "`pairs`: a file without rows",
         "…questions.jsonl has no rows.",

@@ -171,7 +171,15 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
         (
             "model_name_or_path",
             "embedded:nope",
-        ): "There is no model embedded:nope, only: embedded:organism, embedded:smollm2.",
+        ): "There is no embedded:nope, only: embedded:organism, embedded:smollm2.",
+        (
+            "model_name_or_path",
+            "embeded:organism",
+        ): "There is no embeded:organism, only: embedded:organism, embedded:smollm2.",
+        (
+            "pairs",
+            "embedded:smolm2",
+        ): "There is no embedded:smolm2, only: embedded:organism, embedded:smollm2.",
         ("pairs", "/dev/null"): "/dev/null cannot be loaded: Couldn't find any data file at /dev/null.",
         ("output_dir", ""): "`output_dir` is empty: name a folder.",
     },

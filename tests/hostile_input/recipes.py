@@ -1,6 +1,6 @@
 """Hostile input: recipes."""
 
-from tests.hostile_input.room import Case
+from tests.hostile_input.room import CHAT, Case
 from trl_consistency.cli import main as cli
 
 
@@ -202,8 +202,40 @@ CASES: list[Case] = [
     Case(
         "stray word",
         "A word that belongs to no flag",
-        "Some specified arguments are not used by the HfArgumentParser: ['recipes']",
-        lambda room: room.train("", "recipes"),
+        "`gone.jsonl` belongs to no option.",
+        lambda room: room.train("", "gone.jsonl"),
+    ),
+    Case(
+        "file without its flag",
+        "A file of data that belongs to no flag",
+        "`…pairs.jsonl` belongs to no option. Did you mean `--pairs …pairs.jsonl`?",
+        lambda room: cli(["lint", str(room.file("pairs.jsonl", [CHAT])), "--model_name_or_path", str(room.model_dir)]),
+    ),
+    Case(
+        "flag of evaluate",
+        "The name that another command gives the pairs",
+        "unknown flag: `--pairs`. Did you mean `--dataset_name`?",
+        lambda room: room.train("", "--pairs", "pairs.jsonl"),
+    ),
+    Case(
+        "flag of trainings",
+        "The same the other way round",
+        "unknown flag: `--dataset_name`. Did you mean `--pairs`?",
+        lambda room: room.evaluate([CHAT], "--dataset_name", "pairs.jsonl"),
+    ),
+    Case(
+        "recipe of a training given to estimate",
+        "`estimate`: a recipe in place of its own options",
+        "unknown key in …recipe.yaml: `dataset_name`. That is the recipe of a training: give it as `--recipe`.",
+        lambda room: cli(
+            ["estimate", str(room.model_dir), "--config", str(room.file("recipe.yaml", "dataset_name: pairs\n"))]
+        ),
+    ),
+    Case(
+        "recipe of a training given to evaluate",
+        "`evaluate`: a recipe in place of its own options",
+        "unknown key in …recipe.yaml: `learning_rate`. That is the recipe of a training, whose options this command does not have.",
+        lambda room: room.evaluate([CHAT], "--config", str(room.file("recipe.yaml", "learning_rate: 1.0e-4\n"))),
     ),
     Case(
         "two files",

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -17,6 +18,7 @@ import datasets.utils.json
 import pyarrow
 import pyarrow.compute
 import pyarrow.json
+from datasets.packaged_modules.cache.cache import Cache
 from datasets.packaged_modules.csv.csv import Csv
 from datasets.packaged_modules.json import json as json_builder
 from datasets.packaged_modules.json.json import Json
@@ -57,8 +59,13 @@ def load_as_written(path: str, split: str | None = None, streaming: bool = False
     Chat templates print `tools` and the arguments of tool calls with their keys in order. Arrow would give all rows the
     first row's order: `tools` of a JSON file become JSON strings, and messages of conversations with tool calls are kept
     as JSON each. So are `chat_template_kwargs`, of which Arrow would write 1 as 1.0 beside another row's 0.5.
+
+    Where the Hub gives nothing, `datasets` takes what its cache has under that name. That may be the rows of any folder of the same
+    name. Raises `FileNotFoundError` for those.
     """
     builder = datasets.load_dataset_builder(path, **options)
+    if isinstance(builder, Cache) and not re.fullmatch("[0-9a-f]{40}", builder.hash or ""):  # no commit of the Hub
+        raise FileNotFoundError("the Hub has no data set of that name, or cannot be reached")
     if isinstance(builder, Json | Parquet):
         if isinstance(builder, Json):
             # The defaults, but named, they have a cache of their own: another's may hold times.

@@ -1,6 +1,8 @@
 """Names of embedded models, which need no download: the model organism and SmolLM2."""
 
+import os
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 
 from accelerate import PartialState
@@ -22,9 +24,15 @@ def resolve_model(name: str | None) -> str:
     """
     if not name:
         raise ConsistencyError("No model: give `model_name_or_path`.")
+    check_embedded(name)
     if name not in MODELS:
-        if name.startswith("embedded:"):
-            raise ConsistencyError(f"There is no model {name}, only: {', '.join(MODELS)}.")
         return name
     with PartialState().local_main_process_first():
         return str(MODELS[name](progress=PartialState().is_local_main_process))
+
+
+def check_embedded(name: str) -> None:
+    """Raises [`ConsistencyError`] for a misspelt name of an embedded model, or of its data."""
+    prefix = name.partition(":")[0]
+    if name not in MODELS and prefix != name and get_close_matches(prefix, ["embedded"]) and not os.path.exists(name):
+        raise ConsistencyError(f"There is no {name}, only: {', '.join(MODELS)}.")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from ..data.answers import key_column_faults
@@ -105,12 +106,14 @@ def find_columns(columns: Iterable[str], keep: Sequence[str] = (), **named: str 
             if name == "prompt" and len(matches) > 1:
                 raise ConsistencyError(
                     f"{' and '.join(f'`{column}`' for column in matches)} could both be the prompt: name one in "
-                    "`prompt_column`."
+                    "`prompt_column`.",
+                    there,
                 )
             found[name] = matches[0] if matches else None
+    _refuse_misspelt(there, found, keep)
     if not found["prompt"]:
         raise ConsistencyError(
-            f"No column of questions or prompts: name it in `prompt_column`. There are {_quoted(there)}."
+            f"No column of questions or prompts: name it in `prompt_column`. There are {_quoted(there)}.", there
         )
     for column in keep:
         _require(column, there, "`keep_columns`")
@@ -130,7 +133,21 @@ def _require(column: str, there: list[str], option: str) -> None:
         if "," in column and {part.strip() for part in column.split(",")} <= set(there):
             raise ConsistencyError(f"{option}: put spaces between the columns, not commas: `{column}`.")
         hint = did_you_mean(column, there) or f" There are {_quoted(there)}."
-        raise ConsistencyError(f"{option}: there is no column `{column}`.{hint}")
+        raise ConsistencyError(f"{option}: there is no column `{column}`.{hint}", [column, *there])
+
+
+def _refuse_misspelt(there: list[str], found: Mapping[str, Any], keep: Sequence[str]) -> None:
+    """Raises [`ConsistencyError`] for a column that is not read, where none has the usual name that it nearly has."""
+    read = {column for of in found.values() for column in ([of] if isinstance(of, str) else of or ())}
+    for column in there:
+        for name, usual in DEFAULT_COLUMNS.items():
+            near = get_close_matches(column.lower(), usual, n=1, cutoff=0.8)
+            if near and not found[name] and column not in (*read, *keep, *CARRIED_COLUMNS):
+                raise ConsistencyError(
+                    f"There is a column `{column}`, and no `{near[0]}`. If that is meant, give `{name}_column: {column}`. If not, give "
+                    f"`keep_columns: {column}`, or rename it.",
+                    there,
+                )
 
 
 def _quoted(names: Iterable[str]) -> str:

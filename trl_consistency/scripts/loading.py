@@ -27,7 +27,7 @@ from ..errors import ConsistencyError, one_line
 from ..evaluation.held_out import draw_sample
 from ..evaluation.rates.measures import sources_of
 from ..log import get_logger
-from ..models.embedded_models import EMBEDDED, SMOLLM2
+from ..models.embedded_models import EMBEDDED, SMOLLM2, check_embedded
 from ..organism import load_control_dataset, load_organism_datasets
 from ..smollm2.rows import load_smollm2_datasets
 from ..trainer.callbacks.evaluation import check_options
@@ -335,6 +335,7 @@ def _control(script_args: ConsistencyScriptArguments, option_name: str) -> Datas
 
 def _load_named(name: str, config: str | None, streaming: bool) -> Any:
     """Loads a local file (its rows become the split `train`), or a data set by name."""
+    check_embedded(name)
     extension = os.path.splitext(name)[1]
     is_file = os.path.isfile(name)
     check_data_file(name)

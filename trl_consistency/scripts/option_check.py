@@ -22,6 +22,7 @@ from .sources import SOURCE_ERRORS, read_options
 
 
 PAIRED = "trl_consistency.config.consistency_config.ConsistencyConfig"
+OF_SCRIPTS = "trl_consistency.scripts.loading.TrainingScriptArguments"
 ON_POLICY = "trl_consistency.config.on_policy_consistency_config.OnPolicyConsistencyConfig"
 
 # What options are called in other libraries and earlier versions, and what they are called here
@@ -39,6 +40,8 @@ USUAL_NAMES = {
     "base_model": "model_name_or_path",
     "dataset": "dataset_name",
     "data": "dataset_name",
+    "dataset_name": "pairs",
+    "pairs": "dataset_name",
     "lora": "use_peft",
     "rank": "lora_r",
     "lora_rank": "lora_r",
@@ -317,15 +320,24 @@ class OptionCheck:
 
     def _unknown(self, what: str, name: Any, known: Iterable[str]) -> NoReturn:
         known, word = set(known), str(name).removeprefix("--")
-        usual = "--" * (word != name) + USUAL_NAMES.get(word.replace("-", "_"), "")
-        meant = f" Did you mean `{usual}`?" if usual in known else did_you_mean(name, known)
+        dashes, usual = "--" * (word != name), USUAL_NAMES.get(word.replace("-", "_"), "")
+        if dashes + usual not in known:
+            usual = USUAL_NAMES.get(usual, "")
+        meant = f" Did you mean `{dashes}{usual}`?" if dashes + usual in known else did_you_mean(name, known)
         hint = meant or " `--help_all` lists all options."
         with suppress(*SOURCE_ERRORS):
             paired, on_policy = set(read_options(PAIRED)), set(read_options(ON_POLICY))
             alone = {"consistency": paired - on_policy, "on-policy-consistency": on_policy - paired}
             for command, options in alone.items():
-                if str(name).removeprefix("--") in options:
+                if word in options:
                     hint = f" It is an option of `trl-consistency {command}`."
+            if what.startswith("key in") and word in {*(paired & on_policy), *read_options(OF_SCRIPTS)}:
+                hint = " That is the recipe of a training"
+                hint += (
+                    ": give it as `--recipe`."
+                    if "recipe" in self.hints
+                    else ", whose options this command does not have."
+                )
         self._refuse(f"unknown {what}: `{name}`.{hint}")
 
 

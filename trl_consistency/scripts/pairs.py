@@ -186,6 +186,10 @@ def main(args: PairsArguments) -> BuildReport:
     if unread := columns.unread(there):
         listed = ", ".join(f"`{column}`" for column in unread)
         print(printable(f"Not read: the column(s) {listed}. `keep_columns` keeps them."))
+    if columns.answer is None and columns.wrong_answer is not None:
+        print(
+            "No right answers: no column `answer`. Name it in `answer_column`, or `evaluate` cannot tell right from wrong."
+        )
     report = BuildReport()
     pairs = build_pairs(
         tqdm(islice(_read(args), args.max_sources), desc="Reading", unit=" sources", delay=1),

@@ -1,9 +1,11 @@
 """A strict version of TRL's parser: unknown keys or flags and values of the wrong type are errors."""
 
 import dataclasses
+import os
+import re
 import sys
 from argparse import SUPPRESS
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, get_args, get_type_hints
 
@@ -80,7 +82,7 @@ class StrictParser(TrlParser):
         try:
             return super().parse_args_and_config(args, **kwargs)
         except (TypeError, ValueError) as error:
-            self.error(self._reworded(one_line(error)))
+            self.error(_without_option(self._reworded(one_line(error)), self._hints))
 
     @contextmanager
     def naming_given(self) -> Iterator[None]:
@@ -105,6 +107,16 @@ class StrictParser(TrlParser):
         if isinstance(value, list) and list[float] in kinds:
             return [float(of) if isinstance(of, str) else of for of in value]
         return [value] if isinstance(value, str) and list[str] in kinds and str not in kinds else value
+
+
+def _without_option(message: str, options: Container[str]) -> str:
+    """Returns a message with the option that a word without one may belong to."""
+    found = re.search(r"not used by the HfArgumentParser: \['(.*?)'[],]", message)
+    if found is None:
+        return message
+    data = next((name for name in ("pairs", "dataset_name") if name in options), None)
+    hint = f" Did you mean `--{data} {found[1]}`?" if data and os.path.exists(found[1]) else ""
+    return f"`{found[1]}` belongs to no option.{hint}"
 
 
 def as_mapping(name: str, given: Any, where: str = "") -> dict[str, Any]:
