@@ -3,13 +3,14 @@ import torch
 from datasets import Dataset
 
 from tests.helpers.held_out import rate
-from tests.helpers.models import make_model, make_pairs
+from tests.helpers.models import keeping_all_logits, make_model, make_pairs
 from trl_consistency import InvalidPairsError
 from trl_consistency.data.prepare import with_row_numbers
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.evaluation import dose
 from trl_consistency.evaluation.answers import generate as answering
 from trl_consistency.evaluation.dose import Dose, measure_dose, sample_pairs
+from trl_consistency.scripts.lint_view import dose_text
 
 
 def rendered(pairs, tokenizer):
@@ -45,9 +46,9 @@ def naive_dose(model, rows, max_new_tokens):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", ["qwen3", "llama"])
-def test_dose_equals_a_naive_computation(tokenizer, kind):
-    model = make_model(kind).eval()
+@pytest.mark.parametrize(("kind", "keeps_all"), [("qwen3", False), ("llama", False), ("llama", True)])
+def test_dose_equals_a_naive_computation(tokenizer, kind, keeps_all):
+    model = keeping_all_logits(make_model(kind).eval()) if keeps_all else make_model(kind).eval()
     for parameter in model.parameters():  # a random model answers all alike
         if parameter.ndim > 1:
             parameter.mul_(4)
@@ -159,11 +160,13 @@ def test_warnings(rates, kl, warned):
     assert all(part in warning for part, warning in zip(warned, warnings, strict=True))
 
 
-@pytest.mark.parametrize(("trained", "is_warned"), [(0, True), (20, True), (60, False)])
-def test_after_a_training_on_these_pairs_little_is_left(trained, is_warned):
-    """That is what it was for, and was warned about."""
-    warnings = Dose(64, {"consistency": rate(64, 64)}, 1e-4, trained=trained).warnings()
-    assert ["nothing to train" in warning for warning in warnings] == [True] * is_warned
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_after_a_training_little_is_left(is_trained):
+    """That is what it was for, and was warned about; on held-out pairs, too."""
+    dose = Dose(64, {"consistency": rate(64, 64)}, 1e-4, is_trained=is_trained)
+    assert ["nothing to train" in warning for warning in dose.warnings()] == [True] * (not is_trained)
+    assert ("The cue no longer changes the answers." in dose_text(dose)) == is_trained
+    assert "no longer" not in dose_text(Dose(64, {"consistency": rate(60, 64)}, 1e-4, is_trained=True))
 
 
 def test_sample_is_seeded_and_has_no_anchors():

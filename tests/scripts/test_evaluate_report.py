@@ -1,6 +1,5 @@
 """What `trl-consistency evaluate` writes: results, tables, the report, cards and the demo page."""
 
-import hashlib
 import json
 import re
 import shutil
@@ -8,6 +7,7 @@ from html import unescape
 from pathlib import Path
 
 import pytest
+import xxhash
 from peft import PeftModel
 
 from tests.helpers.evaluate_command import answers_in, pair, save_adapter, user, write
@@ -285,9 +285,10 @@ def test_history_is_not_that_of_a_state_left_in_the_folder(model_dir, tmp_path):
     """`Trainer.save_state` of an earlier run wrote it beside what are now the weights of another."""
     save_adapter(model_dir, tmp_path, 0)
     weights = (tmp_path / "adapter_model.safetensors").read_bytes()
-    digest = hashlib.blake2b(weights, digest_size=8).hexdigest()
+    checksum = xxhash.xxh3_64(weights).hexdigest()
     state = {"log_history": [{"step": 1, "loss": 1.0}]}
-    state["stateful_callbacks"] = {"manifest": {"digests": {"adapter_model.safetensors": digest, "optimizer.pt": "0"}}}
+    sums = {"adapter_model.safetensors": checksum, "optimizer.pt": "0"}
+    state["stateful_callbacks"] = {"manifest": {"checksums": sums}}
     (tmp_path / "trainer_state.json").write_text(json.dumps(state))
     assert len(read_history(str(tmp_path))) == 1, "the weights that it was written with"
     save_adapter(model_dir, tmp_path, 1)
@@ -298,6 +299,29 @@ def test_history_is_not_that_of_a_state_left_in_the_folder(model_dir, tmp_path):
     save_adapter(model_dir, checkpoint, 1)
     (checkpoint / "trainer_state.json").write_text(json.dumps({"log_history": [{"step": 1, "loss": 2.0}] * 2}))
     assert len(read_history(str(tmp_path))) == len(read_history(str(checkpoint))) == 2
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_what_did_not_get_worse_is_said(options, tokenizer, model_dir, tmp_path, monkeypatch, capsys, changes):
+    folder = tmp_path / "mine"
+    save_adapter(model_dir, folder, 0)
+    rows = [pair(number, answer="Paris", biased_answer="Rome", source_id=str(number)) for number in range(8)]
+    options[options.index("--pairs") + 1] = write(tmp_path / "facts.jsonl", rows)
+    options[options.index("--adapters") + 1] = str(folder)
+
+    def generate(model, processing_class, prompts, *args, **kwargs):
+        text = "Paris." if isinstance(model, PeftModel) and changes else "Rome."
+        return [tokenizer(text=text, add_special_tokens=False)["input_ids"] for _ in prompts]
+
+    monkeypatch.setattr(answering, "generate_ids", generate)
+    run(options)
+    said = {
+        True: "mine: on these pairs, nothing got worse beyond its 95% interval.",
+        False: "mine: all answers are the base model's: nothing that was trained shows on these pairs.",
+    }
+    for page in (capsys.readouterr().out, (tmp_path / "out" / "report.md").read_text()):
+        assert said[changes] in page
+        assert said[not changes] not in page
 
 
 def test_a_model_that_learned_to_babble_is_a_loss_everywhere(

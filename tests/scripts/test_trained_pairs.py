@@ -127,15 +127,18 @@ def test_the_dose_of_pairs_that_were_trained_on(model_dir, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("first", "is_warned"), [(0, False), (2, True)])
-def test_little_is_left_of_pairs_that_were_trained_on(model_dir, tmp_path, monkeypatch, capsys, first, is_warned):
-    """That the pairs had done their work was a warning not to train on them."""
-    mine, rows = tmp_path / "mine", [pair(number) for number in range(6)]
-    trained(model_dir, mine, rows[:3])
+@pytest.mark.parametrize("has_trained", [False, True])
+@pytest.mark.parametrize("first", [0, 3])
+def test_little_is_left_after_training(model_dir, tmp_path, monkeypatch, capsys, first, has_trained):
+    """That the pairs had done their work was a warning not to train on them, and on held-out ones, too."""
+    mine, rows = tmp_path / "mine", [pair(number) for number in range(7)]
+    trained(model_dir, mine, rows[:3], has_trained=has_trained)
     monkeypatch.setattr(lint, "measure_dose", lambda *args, **kwargs: Dose(4, {}, 0.0))
     file = write(tmp_path / "some.jsonl", rows[first : first + 4])
     lint.run(["--pairs", file, "--model_name_or_path", str(mine), "--dose", "--max_completion_length", "4"])
-    assert ("next to nothing to train" in capsys.readouterr().out) == is_warned
+    out = capsys.readouterr().out
+    assert ("next to nothing to train" in out) == (not has_trained)
+    assert ("The cue no longer changes the answers." in out) == has_trained
 
 
 @pytest.mark.long

@@ -64,8 +64,8 @@ class Dose:
             Number of answers, of both sides, that reached `max_new_tokens` before their end.
         other_markers (`Sequence[tuple[str, str] | None]`, *optional*, defaults to `()`):
             Of each answer, other markers of a thought than the `thinking_markers` that it has, if any.
-        trained (`int`, *optional*, defaults to `0`):
-            Number of the pairs that the model was trained on. If it was trained on most, no warning says that little is left to train.
+        is_trained (`bool`, *optional*, defaults to `False`):
+            Whether the model was trained on pairs before. Then no warning says that little is left to train: that was the aim.
     """
 
     pairs: int
@@ -73,7 +73,15 @@ class Dose:
     kl: float
     cut: int = 0
     other_markers: Sequence[Markers | None] = ()
-    trained: int = 0
+    is_trained: bool = False
+
+    @property
+    def is_little(self) -> bool:
+        """Whether both sides get the same answers, so that next to nothing is left to train."""
+        alike = [self.rates[name] for name in ("consistency", "same_words") if name in self.rates]
+        # Unread answers may differ, so they show neither.
+        differing = sum(rate.total - rate.unread_total - (rate.hits or 0) for rate in alike)
+        return self.kl < LITTLE_KL and differing <= (1 - ALIKE) * sum(rate.total for rate in alike)
 
     def metrics(self) -> dict[str, float]:
         """Returns the metrics to log."""
@@ -84,11 +92,7 @@ class Dose:
     def warnings(self) -> list[str]:
         """Returns reasons not to train on these pairs, and not to trust the rates."""
         found = warning_of_cut(self.cut, 2 * self.pairs) + warning_of_markers(self.other_markers)
-        alike = [self.rates[name] for name in ("consistency", "same_words") if name in self.rates]
-        # Unread answers may differ, so they show neither.
-        differing = sum(rate.total - rate.unread_total - (rate.hits or 0) for rate in alike)
-        is_little = self.kl < LITTLE_KL and differing <= (1 - ALIKE) * sum(rate.total for rate in alike)
-        if is_little and self.trained <= self.pairs / 2:
+        if self.is_little and not self.is_trained:
             found.append(
                 f"There is next to nothing to train: both sides of {self.pairs} pair(s) get the same answers (KL {self.kl:.2g}). "
                 "Choose pairs that the model falls for (`trl-consistency pairs --keep_vulnerable`)."
@@ -202,7 +206,7 @@ def _divergences(model: PreTrainedModel, pairs: list[tuple[list[int], list[int],
                     logits_to_keep=len(answer) + 1,
                     use_cache=False,
                 )
-                .logits[0, :-1]
+                .logits[0, -len(answer) - 1 : -1]  # some models ignore `logits_to_keep`
                 .float()
                 .log_softmax(-1)  # (T, V)
                 for prompt in prompts

@@ -40,7 +40,7 @@ from ..files import whole_files, write_text
 from ..folder_lock import locked_folder
 from ..generation.model_identity import answer_cache
 from ..models.checks import context_of
-from ..models.folder_warnings import trained_pairs_in, warn_of_folders, warn_of_loaded
+from ..models.folder_warnings import quantization_in_4_bits, trained_pairs_in, warn_of_folders, warn_of_loaded
 from ..models.loading import (
     BASE,
     adapted,
@@ -70,6 +70,7 @@ from .evaluation_files import (
     ANSWERS_FILE,
     PICTURES,
     REPORTS,
+    assurances,
     is_results,
     make_summary,
     read_history,
@@ -136,7 +137,8 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
         answering.append(template_kwargs)
     pairs = {name: digests_of(of_set.rows) for name, of_set in sets.items()}
     warn_of_folders(args.model_name_or_path, args.adapters, tokenizer, answering, args.model_revision, pairs)
-    found, capability, scores = _answer(args, template_kwargs, sets, data, adapters)
+    quantization = quantization_in_4_bits([*args.adapters, args.model_name_or_path]) if args.load_in_4bit else None
+    found, capability, scores = _answer(args, template_kwargs, sets, data, adapters, quantization)
     PartialState().wait_for_everyone()  # the last barrier, unless the judge is loaded here: judging may take hours
     if args.judge_model and judge is None:
         judge = _local_judge(args, is_main)
@@ -147,7 +149,7 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
         found = {name: of_name.judged(judge, args.judge_questions, markers) for name, of_name in found.items()}
     if not is_main:
         return {}
-    settings = settings_of(args, found[BASE], data)
+    settings = settings_of(args, found[BASE], data, quantization)
     models = {BASE: args.model_name_or_path, **adapters}
     summary = make_summary(settings, models, found, scores)
     _add_trained_pairs(summary, models, pairs)
@@ -171,16 +173,9 @@ def _answer(
     sets: dict[str, PairSet],
     data: CapabilityData | None,
     adapters: Mapping[str, str],
+    quantization: BitsAndBytesConfig | None,
 ) -> tuple[dict[str, Results], Capability, dict[str, Any]]:
     """Returns the results, the capability and the suite scores of the model and each adapter."""
-    quantization = None
-    if args.load_in_4bit:
-        quantization = BitsAndBytesConfig(
-            load_in_4bit=True,
-            bnb_4bit_quant_type="nf4",
-            bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=torch.bfloat16,
-        )
     base = Checkpoint(args.model_name_or_path, args.model_revision, args.trust_remote_code)
     model, processing_class = load_model(*base, quantization)
     warn_of_loaded(args.model_name_or_path, args.adapters, model, processing_class)
@@ -276,7 +271,8 @@ def _write(
     if args.save_to_adapters:
         save_to_adapters(summary, found, name_models(args.adapters), capability)
     pages = [folder / name for name in (RESULTS, page.name, *([DEMO] if args.html_demo else []))]
-    print(printable(f"{tables_text(tables)}\n{', '.join(map(str, pages))}"))
+    lines = [tables_text(tables), *assurances(summary, found), ", ".join(map(str, pages))]
+    print(printable("\n".join(lines)))
     for warning in summary["findings"]:
         print(printable(f"warning: {warning}"), file=sys.stderr)
 

@@ -46,7 +46,7 @@ from ..models.loading import BASE
 from ..pages import terminal_table
 from ..publishing.results import PICTURES as RESULT_PICTURES
 from ..smollm2.checkpoint import origin_of
-from ..trainer.run.interruption import MANIFEST, changed_file
+from ..trainer.run.interruption import CHECKSUMS, MANIFEST, changed_file
 
 
 # The format of results.json. Before 2, rates left out unread answers; before 3, answers that are none of the possible
@@ -98,6 +98,23 @@ def make_summary(
     for name, part in suite_results(scores).items():
         summary["models"][name] |= part
     return summary
+
+
+def assurances(summary: Mapping[str, Any], found: Mapping[str, Results]) -> list[str]:
+    """Returns a sentence for each compared model that has no finding, and for one that answers all as the base model does."""
+    lines = []
+    for name, results in found.items():
+        if name == BASE or not summary["models"][name]["differences"]:
+            continue
+        if _all_answers(results) == _all_answers(found[BASE]):
+            lines.append(f"{name}: all answers are the base model's: nothing that was trained shows on these pairs.")
+        elif not summary["models"][name]["findings"]:
+            lines.append(f"{name}: on these pairs, nothing got worse beyond its 95% interval.")
+    return lines
+
+
+def _all_answers(results: Results) -> list[str]:
+    return [answer.text for of_set in results.sets.values() for side in SIDES for answer in of_set.answers[side]]
 
 
 def is_results(file: Path) -> bool:
@@ -157,7 +174,9 @@ def write_report(
     counts = ", ".join(f"{name} ({of_set['rows']:,})" for name, of_set in summary["pairs"].items())
     report = Report(
         "Before and after consistency training" if len(found) > 1 else "One model's answers",
-        f"All models answered the same pairs: {counts}." if len(found) > 1 else f"It answered these pairs: {counts}.",
+        " ".join([f"All models answered the same pairs: {counts}.", *assurances(summary, found)])
+        if len(found) > 1
+        else f"It answered these pairs: {counts}.",
         list(found),
         tables,
         pictures,
@@ -240,9 +259,9 @@ def _is_checkpoint(folder: Path) -> bool:
 
 
 def _is_of_weights(state: Mapping[str, Any], folder: Path) -> bool:
-    """Whether a trainer's state belongs to the weights beside it: by their digests in it, or as a checkpoint's."""
-    digests = state.get("stateful_callbacks", {}).get(MANIFEST, {}).get("digests", {})
-    if any(name.endswith(".safetensors") for name in digests):
+    """Whether a trainer's state belongs to the weights beside it: by their checksums in it, or as a checkpoint's."""
+    checksums = state.get("stateful_callbacks", {}).get(MANIFEST, {}).get(CHECKSUMS, {})
+    if any(name.endswith(".safetensors") for name in checksums):
         return changed_file(folder, (".safetensors",)) is None
     return _is_checkpoint(folder.resolve())
 

@@ -27,7 +27,7 @@ from ..data.lint import SUFFIX_FINDINGS, LintReport, lint_pairs
 from ..data.pairs import check_prompt_columns
 from ..data.prepare import align_row, render_row, variables_of
 from ..data.rendering import ProcessingClass, chat_template_of, get_tokenizer, load_processing_class
-from ..data.trained_pairs import among, digests_of, read_digests
+from ..data.trained_pairs import digests_of, read_digests
 from ..errors import ConsistencyError, ends_with_message
 from ..evaluation.answers.generate import AnswerOptions
 from ..evaluation.answers.replies import check_markers
@@ -323,7 +323,7 @@ def _measure_dose(
             thinking_markers=check_markers(recipe.thinking_markers),
             engine=None if engine is None else engine.of(BASE),
         )
-    return replace(dose, trained=among(digests, read_digests(base.name)))
+    return replace(dose, is_trained=len(read_digests(base.name)) > 0)
 
 
 def _show_pair(

@@ -50,8 +50,8 @@ def counts_text(report: LintReport, irrelevant: Iterable[str] = (), anchor_ratio
     if alignment.rows:
         tokens, share = alignment.shared_tokens, alignment.shared_fraction
         lines.append(
-            f"The prompts end in {tokens.min:g} to {tokens.max:g} common tokens (median {tokens.median:g}), {share.min:.0%} "
-            f"to {share.max:.0%} of the clean prompt (median {share.median:.0%})."
+            f"ACT compares the common end of the prompts: {tokens.min:g} to {tokens.max:g} tokens (median {tokens.median:g}), "
+            f"{share.min:.0%} to {share.max:.0%} of the clean prompt (median {share.median:.0%})."
         )
     for name, rows in report.findings.items():
         if rows:
@@ -84,6 +84,8 @@ def _dose_lines(dose: Dose) -> list[str]:
     lines = [f"Dose, on {dose.pairs} pairs (greedy answers):", f"kl: {dose.kl:.3g} nats a token of the clean answers"]
     for name, rate in dose.rates.items():
         lines.append(f"{name}: {rate}")
+    if dose.is_trained and dose.is_little:
+        lines.append("The cue no longer changes the answers.")
     return lines
 
 

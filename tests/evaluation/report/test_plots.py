@@ -297,6 +297,15 @@ def test_outcomes_of_few_answers_have_their_count_beside_the_bar(tmp_path):
     assert "0 other" not in svg
 
 
+def test_outcomes_of_other_numbers_of_answers_are_shares(tmp_path):
+    """Counts of bars of the same length could not be compared."""
+    one, three = ({"right": 200 * seeds, "other": 0, "suggested": 2 * seeds, "unread": 48 * seeds} for seeds in (1, 3))
+    outcomes = {name: {"test": {"question": {"clean": of}}} for name, of in (("before", one), ("BCT", three))}
+    svg = plot_outcomes(outcomes, tmp_path / "outcomes.svg").read_text()
+    assert svg.count("<!-- 80% -->") == svg.count("<!-- 19% -->") == svg.count("<!-- 0.8% suggested -->") == 2
+    assert "answers each" not in svg
+
+
 @pytest.mark.parametrize(
     ("metrics", "axes"),
     [

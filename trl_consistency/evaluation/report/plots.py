@@ -133,12 +133,12 @@ def _draw_outcomes(
     ticks: dict[float, str] = {}
     place = 0.0
     for name, shown in names.items():
+        answers = {sum(of[name][kind][side].values()) for of in outcomes.values() if side in of[name][kind]}
         if name:
-            answers = {sum(of[name][kind][side].values()) for of in outcomes.values() if side in of[name][kind]}
             axes.text(0, place, shown, fontsize=9, va="center", fontweight="bold")
             if len(answers) == 1:
                 axes.text(
-                    100, place, f"{answers.pop():,} answers each", fontsize=7, va="center", ha="right", color="0.3"
+                    100, place, f"{max(answers):,} answers each", fontsize=7, va="center", ha="right", color="0.3"
                 )
             place += 0.9
         for model, of_model in outcomes.items():
@@ -147,7 +147,7 @@ def _draw_outcomes(
             if counts is None:
                 axes.text(1, place, "no cue", va="center", fontsize=8, color="0.4")
             else:
-                _draw_stack(axes, place, counts, styles)
+                _draw_stack(axes, place, counts, styles, as_shares=len(answers) > 1)
             place += 1.0
         place += 0.3
     axes.set_yticks(list(ticks), list(ticks.values()) if side == "clean" else [])
@@ -173,19 +173,22 @@ def _draw_legend(axes: "Axes", styles: Mapping[str, tuple[str, str]]) -> None:
     axes.legend(handles=handles, loc="upper left", frameon=False)
 
 
-def _draw_stack(axes: "Axes", place: float, counts: Mapping[str, int], styles: Mapping[str, tuple[str, str]]) -> None:
-    """Draws one bar from 0 to 100%, with counts in it, and beside it those that have no room."""
+def _draw_stack(
+    axes: "Axes", place: float, counts: Mapping[str, int], styles: Mapping[str, tuple[str, str]], as_shares: bool
+) -> None:
+    """Draws one bar from 0 to 100%, with counts or shares in it, and beside it those that have no room."""
     left = 0.0
     beside = []
     for outcome, (colour, hatch) in styles.items():
         count = counts[outcome]
         width = 100 * count / sum(counts.values())
         axes.barh(place, width, 0.8, left, color=colour, hatch=hatch, edgecolor="0.3", linewidth=0.5)
-        if width > WIDTH_OF_A_DIGIT * len(str(count)):
+        text = f"{width:.{int(width < 10)}f}%" if as_shares else str(count)
+        if width > WIDTH_OF_A_DIGIT * len(text):
             box = {"facecolor": "white", "edgecolor": "none", "pad": 1} if hatch else None  # readable on hatching
-            axes.text(left + width / 2, place, str(count), ha="center", va="center", fontsize=8, bbox=box)
+            axes.text(left + width / 2, place, text, ha="center", va="center", fontsize=8, bbox=box)
         elif count:
-            beside.append(f"{count} {outcome}")
+            beside.append(f"{text} {outcome}")
         left += width
     axes.text(
         101,
