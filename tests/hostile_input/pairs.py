@@ -19,7 +19,7 @@ CASES: list[Case] = [
     Case(
         "overlong",
         "Rows over `max_length`",
-        "`train_dataset`: 1 of 1 row(s) are longer than `max_length=8`: row 0 (… tokens). …Raise `max_length`, lower `max_completion_length`, or leave those rows out with `overlong='drop'`.",
+        "`train_dataset`: 1 of 1 row(s) are longer than `max_length=8`: row 0 (… tokens). …Raise `max_length`, lower `max_completion_length` to at most 3, or leave those rows out with `overlong='drop'`.",
         lambda room: room.trainer([PAIR], {"max_length": 8, "max_completion_length": 4}),
     ),
     Case(
@@ -81,7 +81,7 @@ CASES: list[Case] = [
     Case(
         "beyond the context with its target",
         "A target that would run over the model's context, after the perturbed prompt",
-        "`train_dataset`: 1 of 2 row(s) are longer than the model's context of 512 tokens (`max_position_embeddings`): row 1 (… tokens). A length counts the longer prompt and the completion (`max_completion_length` tokens where a target is still to be generated). …",
+        "`train_dataset`: 1 of 2 row(s) are longer than the model's context of 512 tokens (`max_position_embeddings`): row 1 (… tokens). A length counts the longer prompt and the completion (`max_completion_length` tokens where a target is still to be generated). …, lower `max_completion_length` to at most …, leave …",
         lambda room: room.trainer(
             [PAIR, PAIR | {"perturbed_prompt": "Lyon? What? " * 20}], {"max_completion_length": 490}
         ),

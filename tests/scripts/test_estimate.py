@@ -294,6 +294,7 @@ def test_what_a_recipe_has_and_is_not_counted_is_said(config_dir, tmp_path, caps
         "model_init_kwargs: {num_hidden_layers: 1}",
         "ref_model_name_or_path: me/other",
         "disable_dropout: false",
+        "label_smoothing_factor: 0.1",
     ],
 )
 def test_each_option_of_a_recipe_that_changes_memory_is_counted_or_named(config_dir, tmp_path, capsys, line):

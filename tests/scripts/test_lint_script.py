@@ -9,7 +9,7 @@ import torch
 from datasets import ClassLabel, Dataset
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.helpers.models import CHATML, make_pairs, make_tokenizer
 from tests.helpers.processors import TextProcessor
@@ -440,6 +440,33 @@ def test_dose(good_pairs, model_dir, tmp_path, capsys):
     for shown in (capsys.readouterr().out, page.read_text()):
         assert "Dose, on 4 pairs" in shown
         assert "same_words: " in shown
+
+
+def test_dose_of_a_config_that_the_recipe_changes(good_pairs, model_dir, tmp_path, capsys):
+    """It was of the model in the files, and the training is of another."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("model_init_kwargs: {rms_norm_eps: 0.5, dtype: bfloat16}\n")
+    model = AutoModelForCausalLM.from_pretrained(model_dir, rms_norm_eps=0.5, dtype=torch.bfloat16)
+    model.save_pretrained(tmp_path / "changed")
+    AutoTokenizer.from_pretrained(model_dir).save_pretrained(tmp_path / "changed")
+    doses = []
+    options = ("--pairs", good_pairs, "--dose", "--max_completion_length", 4, "--json")
+    for of_model in (
+        ("--model_name_or_path", model_dir, "--config", recipe),
+        ("--model_name_or_path", tmp_path / "changed", "--dtype", "bfloat16"),
+        ("--model_name_or_path", model_dir),
+    ):
+        assert run(*of_model, *options) == 0
+        doses.append(json.loads(capsys.readouterr().out)["dose"]["dose/kl"])
+    assert doses[0] == doses[1] != doses[2]
+    message = "`model_init_kwargs` changes the model's config (rms_norm_eps), and vLLM loads the model from its files"
+    assert message in run(
+        "--model_name_or_path", model_dir, "--config", recipe, "--engine", "http://localhost:1", *options
+    )
+    recipe.write_text("model_init_kwargs: {subfolder: other}\n")
+    assert "`model_init_kwargs` sets `subfolder`" in run(
+        "--model_name_or_path", model_dir, "--config", recipe, *options
+    )
 
 
 def test_dose_of_an_adapter(good_pairs, model_dir, tokenizer, tmp_path, capsys):

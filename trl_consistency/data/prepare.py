@@ -264,7 +264,8 @@ def _fit(dataset: Dataset, name: str, max_length: int, overlong: str) -> Dataset
         lengths > max_length,
         f"row(s) are longer than `max_length={max_length}`",
         "A length counts the longer prompt and the completion (`max_completion_length` tokens where it is still to be "
-        "generated). Raise `max_length`, lower `max_completion_length`, or leave those rows out with `overlong='drop'`.",
+        f"generated). Raise `max_length`, lower `max_completion_length`{_room(dataset, max_length)}, or leave those rows out with "
+        "`overlong='drop'`.",
         "overlong",
         overlong,
         lambda index: f" ({lengths[index]} tokens)",
@@ -274,8 +275,7 @@ def _fit(dataset: Dataset, name: str, max_length: int, overlong: str) -> Dataset
 def _fit_context(dataset: Dataset, name: str, context: int, overlong: str, always_generates: bool) -> Dataset:
     lengths = _array(dataset, "length")
     if always_generates:  # rollouts may end early, and those that are cut can be masked
-        clean, perturbed = (_array(dataset, side, pc.list_value_length) for side in ("clean_ids", "perturbed_ids"))
-        lengths = np.maximum(clean, perturbed)
+        lengths = _prompt_lengths(dataset)
         if "completion_ids" in dataset.column_names:
             lengths = lengths + _array(dataset, "completion_ids", pc.list_value_length)
     dataset = _leave_out(
@@ -284,8 +284,8 @@ def _fit_context(dataset: Dataset, name: str, context: int, overlong: str, alway
         lengths > context,
         f"row(s) are longer than the model's context of {context} tokens (`max_position_embeddings`)",
         "A length counts the longer prompt and the completion (`max_completion_length` tokens where a target is still to be "
-        "generated). Shorten those rows, lower `max_completion_length`, leave them out with `overlong='drop'`, or use a model with a "
-        "longer context.",
+        f"generated). Shorten those rows, lower `max_completion_length`{_room(dataset, context)}, leave them out with "
+        "`overlong='drop'`, or use a model with a longer context.",
         "overlong",
         overlong,
         lambda index: f" ({lengths[index]} tokens)",
@@ -297,6 +297,17 @@ def _fit_context(dataset: Dataset, name: str, context: int, overlong: str, alway
             f"context of {context} for an answer, and a long one would run over it."
         )
     return dataset
+
+
+def _prompt_lengths(dataset: Dataset) -> np.ndarray:
+    """Returns the tokens of the longer prompt of each row."""
+    return np.maximum(*(_array(dataset, side, pc.list_value_length) for side in ("clean_ids", "perturbed_ids")))
+
+
+def _room(dataset: Dataset, limit: int) -> str:
+    """Says to how many tokens generated answers could be limited, so that all rows fit; empty if they cannot, or are given."""
+    room = limit - int(_prompt_lengths(dataset).max())
+    return f" to at most {room}" if room > 0 and "completion_ids" not in dataset.column_names else ""
 
 
 def _leave_out(

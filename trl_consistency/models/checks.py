@@ -38,6 +38,22 @@ OTHER_WEIGHTS = (
 )
 
 
+def check_loading(options: Mapping[str, Any]) -> None:
+    """Raises [`ConsistencyError`] for `model_init_kwargs` that would load other weights than those in the files, or pickled ones."""
+    if not isinstance(dtype := options.get("dtype"), torch.dtype) and dtype not in DTYPES:
+        raise ConsistencyError(f"`dtype` is {dtype}: it can be auto, bfloat16, float16 or float32.")
+    if options.get("use_safetensors") is False:
+        raise ConsistencyError(
+            "`model_init_kwargs` sets `use_safetensors: false`: pickled weights are not loaded, since they could run code."
+        )
+    for key in OTHER_WEIGHTS:
+        if options.get(key) not in (None, False):
+            raise ConsistencyError(
+                f"`model_init_kwargs` sets `{key}`, which could make the model differ from its files. Leave it out, and "
+                "save the model that you mean in a folder of its own."
+            )
+
+
 def check_model(model: Any, args: Any, peft_config: Any = None, quantization_config: Any = None) -> int | None:
     """
     Checks a model before it is loaded, and its new adapter. The arguments are the trainer's; the weights of a loaded
@@ -66,18 +82,7 @@ def check_model(model: Any, args: Any, peft_config: Any = None, quantization_con
         _check_routers(model.config, args)
         return getattr(model.config.get_text_config(), "vocab_size", None)
     options = args.model_init_kwargs or {}
-    if not isinstance(dtype := options.get("dtype"), torch.dtype) and dtype not in DTYPES:
-        raise ConsistencyError(f"`dtype` is {dtype}: it can be auto, bfloat16, float16 or float32.")
-    if options.get("use_safetensors") is False:
-        raise ConsistencyError(
-            "`model_init_kwargs` sets `use_safetensors: false`: pickled weights are not loaded, since they could run code."
-        )
-    for key in OTHER_WEIGHTS:
-        if options.get(key) not in (None, False):
-            raise ConsistencyError(
-                f"`model_init_kwargs` sets `{key}`, which could make the model differ from its files. Leave it out, and "
-                "save the model that you mean in a folder of its own."
-            )
+    check_loading(options)
     args.model_init_kwargs = {**options, "use_safetensors": True}
     if quantization_config is not None and peft_config is None:
         raise ConsistencyError(

@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from textwrap import shorten
@@ -46,6 +46,7 @@ def load_model(
     trust_remote_code: bool = False,
     quantization_config: BitsAndBytesConfig | None = None,
     cpu_dtype: str | None = None,
+    init_kwargs: Mapping[str, Any] | None = None,
 ) -> tuple[Any, Any]:
     """
     Loads a model and its tokenizer or processor: on the accelerator in its checkpoint's dtype, or else on the CPU. The
@@ -54,13 +55,15 @@ def load_model(
     `name` is a model, `embedded:organism`, `embedded:smollm2`, or the folder of a trained adapter, which loads its
     base model with the adapter; the adapter's config names the revision, and another one is an error. `cpu_dtype` is a
     dtype's name or `"auto"`, the checkpoint's. `None` is float32, or bfloat16 under `accelerate launch --mixed_precision
-    bf16`. Quantized weights keep the checkpoint's dtype.
+    bf16`. Quantized weights keep the checkpoint's dtype. `init_kwargs` are further arguments of `from_pretrained`, such as changes of
+    the config.
     """
     folder = resolve_model(name)
     is_adapter = is_adapter_folder(folder)
     path, revision, _ = check_loadable(name, revision, trust_remote_code)
     processing_class = load_tokenizer(name, None if is_adapter else revision, trust_remote_code)
     options = {
+        **(init_kwargs or {}),
         "revision": revision,
         "trust_remote_code": trust_remote_code,
         "use_safetensors": True,

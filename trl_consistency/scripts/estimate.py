@@ -46,7 +46,7 @@ NOT_COUNTED = (
     *("load_in_8bit", "use_dora", "lora_modules_to_save", "lora_target_parameters", "fp16", "deepspeed", "fsdp"),
     *("packing", "padding_free", "log_consistency_metrics", "torch_compile", "use_liger_kernel", "use_vllm"),
     *("activation_offloading", "act_tokens", "loss_type", "steps_per_generation", "engine", "model_init_kwargs"),
-    *("ref_model_name_or_path", "disable_dropout"),
+    *("ref_model_name_or_path", "disable_dropout", "label_smoothing_factor"),
 )
 # Their values that are counted; of the others, those that switch them off
 COUNTED = {

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, get_type_hints
 
 from transformers import PreTrainedConfig
-from trl import DatasetMixtureConfig, ModelConfig, get_quantization_config
+from trl import DatasetMixtureConfig, ModelConfig
 
 from ..config.consistency_config import METHODS, ConsistencyConfig
 from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
@@ -35,7 +35,7 @@ from ..evaluation.dose import DOSE_PAIRS, Dose, measure_dose, sample_pairs
 from ..files import check_file, write_text
 from ..generation.answer_engine import TRANSFORMERS
 from ..local_names import last_name
-from ..models.checks import context_of, load_config
+from ..models.checks import LOADING, check_loading, context_of, load_config
 from ..models.embedded_models import EMBEDDED, resolve_model
 from ..organism.tokenizer import build_tokenizer
 from ..perturbations.reading import named_rows, read_rows
@@ -45,6 +45,7 @@ from .engines import Checkpoint, check_engine, open_engine
 from .json_output import one_object
 from .lint_view import ShownPair, counts_text, dose_text, legend, page, pair_text
 from .loading import ConsistencyScriptArguments, RecipeScriptArguments, check_file_alone, get_split, load_pairs
+from .model_options import quantization_of
 from .parser import StrictParser, as_mapping, as_template_kwargs
 
 
@@ -295,8 +296,17 @@ def _measure_dose(
     for check in (check_keys, check_choices, check_spelling):
         check(checked, "pairs")
     base = Checkpoint(model_args.model_name_or_path or "", model_args.model_revision, recipe.trust_remote_code)
-    quantization = get_quantization_config(model_args)
-    model, processing_class = load_model(*base, quantization, cpu_dtype=model_args.dtype)
+    given = {name: of for name, of in recipe.model_init_kwargs.items() if name not in ("revision", "device_map")}
+    quantization = quantization_of(model_args, given)
+    check_loading(given)
+    changed = [name for name in given if name not in LOADING]
+    if changed and engine_args.engine != TRANSFORMERS:
+        raise ConsistencyError(
+            f"`model_init_kwargs` changes the model's config ({', '.join(changed)}), and vLLM loads the model from its files. Change "
+            "config.json in a copy of the model, or leave `engine` out."
+        )
+    dtype = given.pop("dtype", model_args.dtype)
+    model, processing_class = load_model(*base, quantization, cpu_dtype=dtype, init_kwargs=given)
     warn_of_loaded(base.name, [], model, processing_class)
     if recipe.chat_template_path or recipe.eos_token is not None:
         processing_class = recipe_processing_class(model_args, recipe)

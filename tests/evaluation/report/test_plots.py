@@ -13,6 +13,7 @@ from trl_consistency import ConsistencyError
 from trl_consistency.evaluation import METRICS, plot_outcomes, plot_rates, plot_tradeoff, plot_training
 from trl_consistency.evaluation.report import plots
 from trl_consistency.evaluation.report.plots import OUTCOME_STYLES, _draw_bars, shown_name, tradeoff_axes
+from trl_consistency.history import OF_ANOTHER_SET, OF_BASE, OF_SET
 from trl_consistency.trainer.callbacks.evaluation import PREFIX
 
 
@@ -77,6 +78,20 @@ def test_pictures_of_nothing(tmp_path):
     ):
         with pytest.raises(ConsistencyError, match=message):
             plot(found, tmp_path / "plot.png")
+
+
+def test_other_evaluations_are_not_in_the_line_of_a_run(tmp_path, monkeypatch):
+    """A callback may evaluate other rows, or the model without its adapter, which Trainer logs under the same names."""
+    from matplotlib.axes import Axes
+
+    key, drawn = "eval_activation_distance", []
+    marks = [{}, {OF_ANOTHER_SET: True}, {OF_BASE: True}, {OF_SET: "b"}, {}]
+    history = [{"step": step, key: float(step), **mark} for step, mark in enumerate(marks, start=1)]
+    monkeypatch.setattr(Axes, "plot", lambda self, *points, **options: drawn.append(points))
+    plot_training({"BCT": history}, tmp_path / "training.svg")
+    assert drawn == [((1, 5), (1.0, 5.0))]
+    with pytest.raises(ConsistencyError, match="There is nothing to draw"):
+        plot_training({"BCT": history[1:3]}, tmp_path / "training.svg")
 
 
 def test_names_that_are_cut_stay_different(tmp_path):
@@ -299,10 +314,10 @@ def test_outcomes_of_few_answers_have_their_count_beside_the_bar(tmp_path):
 
 def test_outcomes_of_other_numbers_of_answers_are_shares(tmp_path):
     """Counts of bars of the same length could not be compared."""
-    one, three = ({"right": 200 * seeds, "other": 0, "suggested": 2 * seeds, "unread": 48 * seeds} for seeds in (1, 3))
+    one, three = ({"right": 205 * seeds, "other": 0, "suggested": 2 * seeds, "unread": 43 * seeds} for seeds in (1, 3))
     outcomes = {name: {"test": {"question": {"clean": of}}} for name, of in (("before", one), ("BCT", three))}
     svg = plot_outcomes(outcomes, tmp_path / "outcomes.svg").read_text()
-    assert svg.count("<!-- 80% -->") == svg.count("<!-- 19% -->") == svg.count("<!-- 0.8% suggested -->") == 2
+    assert svg.count("<!-- 82% -->") == svg.count("<!-- 17% -->") == svg.count("<!-- 0.8% suggested -->") == 2
     assert "answers each" not in svg
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ...errors import ConsistencyError
 from ...escaping import printable
 from ...files import write_by
+from ...history import own_entries
 from ..rates.intervals import DIGITS, Estimate
 from ..rates.measures import METRICS, Metric
 from .tables import KINDS, Outcomes, Rates, label_of, ordered_metrics
@@ -256,7 +257,7 @@ def training_panels(histories: Mapping[str, Sequence[Mapping[str, float]]]) -> d
         "eval_response_cross_entropy": "Cross-entropy of the clean answer (nats a token)",
         "eval_consistency/score": "Score on held-out pairs",
     }
-    seen = {key for history in histories.values() for entry in history for key in entry}
+    seen = {key for history in histories.values() for entry in own_entries(history) for key in entry}
     found = {key: label for key, label in panels.items() if key in seen}
     return found or ({"loss": "Loss (each method its own)"} if "loss" in seen else {})
 
@@ -266,7 +267,8 @@ def plot_training(histories: Mapping[str, Sequence[Mapping[str, float]]], path: 
     Plots metrics logged during training, one line per run. Those of `log_consistency_metrics` on evaluation data are
     arranged as in Irpan et al. (https://huggingface.co/papers/2510.27062, figure on BCT and ACT during training):
     activation distance on the left, response cross-entropy on the right. The score of a [`ConsistencyEvalCallback`]
-    follows. Without any of these, the loss is plotted.
+    follows. Without any of these, the loss is plotted. Evaluations of other sets than the trainer's, or without the adapter, are
+    left out.
 
     Args:
         histories (`Mapping[str, Sequence[Mapping[str, float]]]`):
@@ -290,7 +292,7 @@ def plot_training(histories: Mapping[str, Sequence[Mapping[str, float]]], path: 
     for column, (key, label) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(1, len(panels), column)
         for number, (name, history) in enumerate(histories.items()):
-            points = [(entry["step"], entry[key]) for entry in history if key in entry]
+            points = [(entry["step"], entry[key]) for entry in own_entries(history) if key in entry]
             steps, values = zip(*points, strict=True) if points else ((), ())
             # Markers and dashes distinguish the runs without colour.
             axes.plot(

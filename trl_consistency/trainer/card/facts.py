@@ -21,6 +21,7 @@ from ...data.rendering import has_equal_prompts
 from ...data.repeats import first_rows
 from ...errors import ConsistencyError
 from ...generation.model_identity import BASE_WEIGHTS
+from ...history import own_entries
 from ...models.quantization import OF_4_BITS
 from ...passes.blocks import base_model, find_blocks
 from ...rollouts.adapter_sync import check_adapter, engine_rank
@@ -28,7 +29,6 @@ from ...smollm2.checkpoint import HUB_NAME, origin_of
 from ...upstream import get_config_model_id
 from ..run.best_checkpoint import best_step, missed_best
 from ..run.interruption import rows_per_step
-from ..run.other_sets import OF_ANOTHER_SET, OF_BASE, OF_SET
 from ..run.overrides import overridden
 from ..run.resumption import describe_earlier, describe_history, past_methods
 from .other_options import describe_other_options, describe_precision
@@ -448,9 +448,9 @@ def _named(options: dict[str, Any]) -> list[str]:
 def _eval_results(trainer: Any) -> str:
     last_step = best_step(trainer) or trainer.state.global_step
     last = {
-        key.replace("eval_", f"eval_{entry[OF_SET]}_", 1) if OF_SET in entry else key: (value, entry["step"])
-        for entry in trainer.state.log_history
-        if entry["step"] <= last_step and not entry.get(OF_ANOTHER_SET) and not entry.get(OF_BASE)
+        key: (value, entry["step"])
+        for entry in own_entries(trainer.state.log_history)
+        if entry["step"] <= last_step
         for key, value in entry.items()
         if key.startswith("eval_") and key.endswith(EVALUATED)
     }

@@ -3,15 +3,8 @@
 from typing import Any
 
 from ...data.pairs import AnyDataset
+from ...history import OF_ANOTHER_SET, OF_BASE, OF_SET
 from .manifest import describe_rows
-
-
-# In an entry of Trainer's log: the evaluation was on other rows than the trainer's set of that name
-OF_ANOTHER_SET = "another_eval_dataset"
-# The evaluation was of the model without its adapter
-OF_BASE = "adapter_off"
-# The trainer's set, of several, that an entry with the prefix `eval` is about
-OF_SET = "eval_dataset_name"
 
 
 def is_another_set(trainer: Any, dataset: AnyDataset, prefix: str) -> bool:
