@@ -127,6 +127,14 @@ FAULTY = {
         {"method": "mlpct", "act_tokens": "all"},
         r"`act_tokens` is set, but `method` is \['mlpct'\]: it is for act",
     ),
+    "keep_thinking without answers": (
+        {"method": "act", "keep_thinking": False},
+        "`keep_thinking` is set, but .* it is for methods that need answers",
+    ),
+    "generation_kwargs without answers": (
+        {"method": "act", "generation_kwargs": {"num_beams": 2}},
+        "`generation_kwargs` is set, but .* it is for methods that need answers",
+    ),
     "layers without act": ({"layers": [0]}, "`layers` is set, but .* it is for act, attct or mlpct"),
     "layers as text": ({"method": "act", "layers": "0"}, "`layers` must be a list"),
     "mlp_distance": (
