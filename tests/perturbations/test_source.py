@@ -314,8 +314,10 @@ def test_names_of_columns_that_mean_other_choices(names):
 
 
 def test_columns_that_nothing_is_read_from():
-    columns = ["question", "anwser", "wrong_answer", "category", "topic", "level"]
-    assert find_columns(columns, keep=["topic"]).unread(columns) == ["anwser", "level"]
+    columns = ["question", "reply", "wrong_answer", "category", "topic", "level"]
+    assert find_columns(columns, keep=["topic"]).unread(columns) == ["reply", "level"]
+    assert find_columns(["question", "answer", "anwser"]).unread(["answer", "anwser"]) == ["anwser"]
+    assert find_columns(["question", "anwser"], keep=["anwser"]).answer is None
     assert find_columns(["q", "A", "B"], prompt="q", choices=["A", "B"]).unread(["q", "A", "B"]) == []
 
 
@@ -328,6 +330,8 @@ def test_carried_columns():
 
 COLUMN_FAULTS = {
     "none": (["text"], {}, "No column of questions or prompts: name it in `prompt_column`. There are `text`"),
+    "misspelt answers": (["question", "anwser"], {}, "column `anwser`, and no `answer`. .* give `answer_column: anwser`"),
+    "misspelt questions": (["Qestion"], {}, "column `Qestion`, and no `question`. .* give `prompt_column: Qestion`"),
     "two": (["question", "prompt"], {}, "`question` and `prompt` could both be the prompt"),
     "misspelt": (["question", "anwser"], {"answer": "answer"}, "`answer_column`: there is no column `answer`. Did you mean `anwser`"),
     "unknown field": (["question", "label"], {"answer_column": "label"}, "no argument `answer_column`: it can be .*Did you mean `answer`"),

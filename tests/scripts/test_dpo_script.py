@@ -8,7 +8,7 @@ from accelerate import PartialState
 from huggingface_hub import metadata_load
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
-from transformers import TrainerCallback
+from transformers import BitsAndBytesConfig, TrainerCallback
 
 from tests.helpers.models import make_model
 from trl_consistency.data.folders import TRAINED_PAIRS
@@ -141,6 +141,7 @@ def test_the_card_says_the_bits_of_the_weights(tmp_path, preferences, model_dir,
     trainer = train(tmp_path, model_name_or_path=str(model_dir), dataset_name=str(preferences))
     assert not [name for name in metadata_load(tmp_path / "out" / "README.md") if name.startswith("load_in")]
     setattr(trainer.model, f"is_loaded_in_{bits}bit", True)
+    trainer.model.config.quantization_config = BitsAndBytesConfig(**{f"load_in_{bits}bit": True})
     trainer.create_model_card()
     assert metadata_load(tmp_path / "out" / "README.md")[f"load_in_{bits}bit"] is True
 

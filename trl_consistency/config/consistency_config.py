@@ -273,7 +273,7 @@ class ConsistencyConfig(PairConfig, SFTConfig):
         if not self.needs_completions:
             of_answers = ("keep_thinking", "target_cache_dir", "generation_kwargs")
             changed = (name for name in of_answers if getattr(self, name) not in (None, True, {}))
-            unused |= {name: (True, "methods that need answers") for name in changed}
+            unused |= dict.fromkeys(changed, (True, "methods that need answers"))
         for name, (is_unused, methods) in unused.items():
             if is_unused:
                 default = type(self).__dataclass_fields__[name].default

@@ -40,8 +40,6 @@ USUAL_NAMES = {
     "base_model": "model_name_or_path",
     "dataset": "dataset_name",
     "data": "dataset_name",
-    "dataset_name": "pairs",
-    "pairs": "dataset_name",
     "lora": "use_peft",
     "rank": "lora_r",
     "lora_rank": "lora_r",
@@ -49,6 +47,9 @@ USUAL_NAMES = {
     "out": "output_dir",
     "save_dir": "output_dir",
 }
+
+# What other commands call their data
+NAMES_ELSEWHERE = {"dataset_name": "pairs", "pairs": "dataset_name"}
 
 # Environment variables that a recipe may set: threads, devices, and logging.
 HARMLESS_VARIABLES = re.compile(
@@ -320,9 +321,9 @@ class OptionCheck:
 
     def _unknown(self, what: str, name: Any, known: Iterable[str]) -> NoReturn:
         known, word = set(known), str(name).removeprefix("--")
-        dashes, usual = "--" * (word != name), USUAL_NAMES.get(word.replace("-", "_"), "")
+        dashes, usual = "--" * (word != name), USUAL_NAMES.get(word.replace("-", "_"), word)
         if dashes + usual not in known:
-            usual = USUAL_NAMES.get(usual, "")
+            usual = NAMES_ELSEWHERE.get(usual, "")
         meant = f" Did you mean `{dashes}{usual}`?" if dashes + usual in known else did_you_mean(name, known)
         hint = meant or " `--help_all` lists all options."
         with suppress(*SOURCE_ERRORS):
