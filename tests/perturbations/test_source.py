@@ -318,6 +318,8 @@ def test_columns_that_nothing_is_read_from():
     assert find_columns(columns, keep=["topic"]).unread(columns) == ["reply", "level"]
     assert find_columns(["question", "answer", "anwser"]).unread(["answer", "anwser"]) == ["anwser"]
     assert find_columns(["question", "anwser"], keep=["anwser"]).answer is None
+    others = ["idx", "label", "level", "subject", "explanation", "answer_type", "question_id", "correct_answer"]
+    assert find_columns(["question", "answer", *others]).unread(others) == others
     assert find_columns(["q", "A", "B"], prompt="q", choices=["A", "B"]).unread(["q", "A", "B"]) == []
 
 
@@ -331,6 +333,7 @@ def test_carried_columns():
 COLUMN_FAULTS = {
     "none": (["text"], {}, "No column of questions or prompts: name it in `prompt_column`. There are `text`"),
     "misspelt answers": (["question", "anwser"], {}, "column `anwser`, and no `answer`. .* give `answer_column: anwser`"),
+    "answers by another name": (["question", "correct_answers"], {}, "no `answer`. .* give `answer_column: correct_answers`"),
     "misspelt questions": (["Qestion"], {}, "column `Qestion`, and no `question`. .* give `prompt_column: Qestion`"),
     "two": (["question", "prompt"], {}, "`question` and `prompt` could both be the prompt"),
     "misspelt": (["question", "anwser"], {"answer": "answer"}, "`answer_column`: there is no column `answer`. Did you mean `anwser`"),

@@ -1,5 +1,6 @@
 """Finds the columns of a data set of questions or prompts, from which pairs are made."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -139,10 +140,11 @@ def _require(column: str, there: list[str], option: str) -> None:
 def _refuse_misspelt(there: list[str], found: Mapping[str, Any], keep: Sequence[str]) -> None:
     """Raises [`ConsistencyError`] for a column that is not read, where none has the usual name that it nearly has."""
     read = {column for of in found.values() for column in ([of] if isinstance(of, str) else of or ())}
-    for column in there:
-        for name, usual in DEFAULT_COLUMNS.items():
-            near = get_close_matches(column.lower(), usual, n=1, cutoff=0.8)
-            if near and not found[name] and column not in (*read, *keep, *CARRIED_COLUMNS):
+    for column in [column for column in there if column not in (*read, *keep, *CARRIED_COLUMNS)]:
+        word = re.sub(r"^(correct|right|true|gold)_?(?=answers?$)", "", column.lower())
+        for name in ("prompt", "choices", "answer", "wrong_answer"):  # an id may be called `idx`
+            near = get_close_matches(word, DEFAULT_COLUMNS[name], n=1, cutoff=0.8)
+            if near and not found[name]:
                 raise ConsistencyError(
                     f"There is a column `{column}`, and no `{near[0]}`. If that is meant, give `{name}_column: {column}`. If not, give "
                     f"`keep_columns: {column}`, or rename it.",
