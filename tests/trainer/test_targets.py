@@ -58,6 +58,30 @@ def test_each_distinct_clean_prompt_is_answered_once(tmp_path, monkeypatch):
     assert len(trainer.targets) == 4
 
 
+def test_sampled_targets_of_training_do_not_depend_on_evaluations(tmp_path):
+    """They were sampled in batches with the prompts of evaluation sets, or without those that an evaluation had asked before."""
+
+    def targets(name, eval_dataset=None, evaluates=None, anchors=None):
+        options = {"max_steps": 1, "temperature": 1.0, "target_batch_size": 4, "anchor_ratio": 0.5 if anchors else 0.0}
+        data = {"eval_dataset": eval_dataset, "anchor_dataset": anchors}
+        trainer = make_trainer(tmp_path / name, make_pairs(6, completion=False), **options, **data)
+        if evaluates is not None:
+            trainer.evaluate(evaluates)
+        trainer.train()
+        recorded = trainer.recorded_data["train_dataset"]
+        return [trainer.targets[prompt_ids] for prompt_ids in recorded["clean_ids"]]
+
+    rows = make_pairs(12, completion=False)
+    some, others = rows.select(range(3, 9)), rows.select(range(6, 12))
+    alone = targets("alone")
+    assert targets("with a set", others) == alone
+    assert targets("with a set of the same questions", some) == alone
+    assert targets("evaluated before", others, others) == alone
+    assert targets("evaluated before on the same questions", None, some) == alone
+    prompts = [row["clean_prompt"] for row in others]
+    assert targets("with anchors", anchors=Dataset.from_dict({"prompt": prompts})) == alone
+
+
 def test_targets_that_do_not_end_are_reported(tmp_path, caplog):
     make_trainer(tmp_path, make_pairs(completion=False), max_steps=1, max_completion_length=1).train()
     assert "of 8 targets reached `max_completion_length=1` without an end-of-turn token" in caplog.text

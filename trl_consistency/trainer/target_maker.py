@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -56,6 +56,10 @@ class TargetMaker:
         self.trainer, self.args, self.accelerator = trainer, trainer.args, trainer.accelerator
         self.table = TargetTable()  # by clean prompt
         self.sources: list[AnyDataset] = []  # data sets that may lack completions, the training pairs first
+        self.trained_on: list[
+            AnyDataset
+        ] = []  # those of them that are trained on: the pairs, and anchors of a data set of their own
+        self._own_are_answered = False
         self._loaded_by_name = loaded_by_name
         self.server: str | None = None  # address of a vLLM server that answers in the model's place
 
@@ -67,9 +71,9 @@ class TargetMaker:
         args, recorded = self.args, self.trainer.recorded_data
         pairs, anchors = recorded["train_dataset"], recorded.get("anchor_dataset")
         # Rows without a target are not known from the mixture with anchors.
-        self.sources = [pairs, *named(self.trainer.eval_dataset).values()]
-        if anchors is not None and not isinstance(pairs, IterableDataset):
-            self.sources.append(anchors)
+        has_anchors = anchors is not None and not isinstance(pairs, IterableDataset)
+        self.trained_on = [pairs, *([anchors] if has_anchors else [])]
+        self.sources = [*self.trained_on, *named(self.trainer.eval_dataset).values()]
         if args.regenerate_targets_every and not (args.needs_completions and needs_targets(pairs)):
             why = "come with their completions" if args.needs_completions else f"need none for {args.method}"
             raise ConsistencyError(f"`regenerate_targets_every` is set, but the pairs {why}.")
@@ -113,17 +117,32 @@ class TargetMaker:
         return cast(Dataset, with_own_columns(answered))
 
     def generate(self, datasets: Iterable[AnyDataset]) -> None:
-        """Generates the missing completions with the reference policy, if the objectives need completions."""
+        """
+        Generates the missing completions with the reference policy, if the objectives need completions. Each data set has batches of
+        its own, and those that are trained on come first: sampled targets depend on the other prompts of a batch.
+        """
         if not self.args.needs_completions:
             return
-        prompts = self.table.missing(
-            prompt_ids for dataset in datasets if needs_targets(dataset) for prompt_ids in dataset["clean_ids"]
+        own = [] if self._own_are_answered else [of for of in self.trained_on if needs_targets(of)]
+        wanted = [dataset for dataset in datasets if needs_targets(dataset) and not any(dataset is of for of in own)]
+        if any(dataset is of for dataset in datasets for of in own) or self._share_prompts(own, wanted):
+            wanted, self._own_are_answered = own + wanted, True
+        with ExitStack() as stack:
+            model = engine = None
+            for dataset in wanted:
+                prompts = self.table.missing(dataset["clean_ids"])
+                if prompts and model is None:
+                    self.check_can_generate()
+                    model = stack.enter_context(self._reference_policy())
+                    engine = stack.enter_context(self._engine(model))
+                if prompts and model is not None:
+                    self._answer(model, prompts, self.table, self._cache(model), engine)
+
+    def _share_prompts(self, own: list[AnyDataset], others: list[AnyDataset]) -> bool:
+        keys = (
+            {TargetTable.key(prompt_ids) for dataset in others for prompt_ids in dataset["clean_ids"]} if own else ()
         )
-        if not prompts:
-            return
-        self.check_can_generate()
-        with self._reference_policy() as model, self._engine(model) as engine:
-            self._answer(model, prompts, self.table, self._cache(model), engine)
+        return any(TargetTable.key(prompt_ids) in keys for dataset in own for prompt_ids in dataset["clean_ids"])
 
     def check_can_generate(self) -> None:
         """Raises [`ConsistencyError`] if the model must generate the targets and cannot."""
