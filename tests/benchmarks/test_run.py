@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 from matplotlib.axes import Axes
@@ -87,13 +88,38 @@ def test_many_rows_are_worked_on_once(monkeypatch):
             self.steps += 1
             return {"cpu": float(self.steps), "wall": 1.0}
 
-        def end(self):
+        def end(self, profiles):
             return {"peak": 0.0, "steps": self.steps}
 
     monkeypatch.setattr(run, "Worker", Made)
     few, many = run.measure_row(ROWS["lint"], TINY)["rivals"].values()
     assert (few["turns"], few["steps"], few["cpu"]["each"]) == (2, 3, [2.0, 3.0])  # the first step warms up
     assert (many["turns"], many["steps"], many["cpu"]["low"]) == (1, 1, 1.0)
+
+
+def test_half_of_the_turns_are_taken_by_new_processes(monkeypatch):
+    """Within one process, times are closer to each other than to those of the next."""
+    made = []
+
+    class Made:
+        def __init__(self, row, rival, size):
+            made.append(self)
+            self.facts, self.turns, self.seconds = {}, [], float(len(made))
+
+        def step(self):
+            self.turns.append(None)
+            return {"cpu": self.seconds, "wall": self.seconds}
+
+        def end(self, profiles):
+            return {"peak": self.seconds, "profile": {"products": 1.0} if profiles else {}}
+
+    monkeypatch.setattr(run, "Worker", Made)
+    found = run.measure_row(ROWS["act_step"], replace(TINY, turns=3))
+    assert [len(of.turns) for of in made] == [3, 3, 2, 2]  # the first of each warms up
+    assert found["rivals"]["ours"]["cpu"]["each"] == [1.0, 1.0, 3.0]
+    assert found["rivals"]["ours"]["peak"] == 3.0
+    assert found["rivals"]["ours"]["profile"] == {"products": 1.0}
+    assert found["ratios"]["whole model"]["each"] == [2.0, 2.0, 4 / 3]
 
 
 MIB = 2**20

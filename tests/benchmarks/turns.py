@@ -44,9 +44,9 @@ class Worker:
         """Lets the process take a step. Returns its CPU time and wall time in seconds."""
         return self._ask("step")
 
-    def end(self) -> dict[str, Any]:
-        """Ends the process. Returns its peak memory in MiB, and where its time went."""
-        found = self._ask("end")
+    def end(self, profiles: bool = True) -> dict[str, Any]:
+        """Ends the process. Returns its peak memory in MiB, and where its time went if it `profiles` a step more."""
+        found = self._ask("end" if profiles else "stop")
         self.process.wait()
         self.errors.close()
         return found
@@ -70,7 +70,7 @@ class Turns:
     """The other end, inside the process: `for _ in turns: step()`."""
 
     def __init__(self) -> None:
-        self.start = (0.0, 0.0)
+        self.start, self.word = (0.0, 0.0), ""
         _forget_peak()
         self.before = memory("VmRSS")
 
@@ -79,9 +79,9 @@ class Turns:
 
     def wait(self) -> bool:
         """Waits for the next turn. Returns False if there is none."""
-        goes_on = sys.stdin.readline().strip() == "step"
+        self.word = sys.stdin.readline().strip()
         self.start = _cpu(), time.perf_counter()
-        return goes_on
+        return self.word == "step"
 
     def done(self) -> None:
         """Tells what the turn took."""

@@ -23,7 +23,8 @@ def main(row: str, rival: str, size: str) -> None:
         return
     peaks = [made.run() for _ in turns]
     own_peak = {} if peaks[0] is None else {"peak": float(max(peaks))}
-    turns.end(**own_peak, profile=top_of_profile(made.run) if made.facts.get("operations") else {})
+    profiles = turns.word == "end" and made.facts.get("operations")
+    turns.end(**own_peak, profile=top_of_profile(made.run) if profiles else {})
 
 
 def top_of_profile(step: Callable[[], Any], count: int = 5) -> dict[str, float]:

@@ -82,6 +82,18 @@ def test_sampled_targets_of_training_do_not_depend_on_evaluations(tmp_path):
     assert targets("with anchors", anchors=Dataset.from_dict({"prompt": prompts})) == alone
 
 
+def test_sampled_targets_of_an_evaluation_set_do_not_depend_on_the_training(tmp_path):
+    """So `eval_loss` of one untrained model was another beside other pairs."""
+    rows = make_pairs(16, completion=False)
+    losses_before = []
+    for name, pairs in (("few", rows.select(range(6))), ("more", rows.select(range(11)))):
+        options = {"max_steps": 1, "temperature": 1.0, "target_batch_size": 4}
+        trainer = make_trainer(tmp_path / name, pairs, eval_dataset=rows.select(range(11, 16)), **options)
+        trainer.generate_targets()
+        losses_before.append(trainer.evaluate()["eval_loss"])
+    assert losses_before[0] == losses_before[1]
+
+
 def test_targets_that_do_not_end_are_reported(tmp_path, caplog):
     make_trainer(tmp_path, make_pairs(completion=False), max_steps=1, max_completion_length=1).train()
     assert "of 8 targets reached `max_completion_length=1` without an end-of-turn token" in caplog.text
