@@ -50,11 +50,11 @@ INTRODUCTION = """# Benchmarks
 
 <!-- Written by `python -m tests.benchmarks.run`; to change this page, change `tests/benchmarks/page.py`. -->
 
-`make benchmark` measures everything on this page again. Rivals run in the same minutes: each has its own process, and they take turns. New processes
-take the second half of the turns, since one may be slower than the next for as long as it lives. Times are medians, for one thread. In brackets is the
-range of *all turns*, or the *quartiles*, between which half of the turns lie: each table's head says which. *CPU* is the processor's time, and *wall* is
-what a clock shows. *Times as long* is the median of the ratio in each turn, so other work on the machine slows both sides equally. A run at another hour
-may lie outside that range. *Peak* is the memory beyond what the process held before it made its model. For a command, it is all of its memory. For work
+`make benchmark` measures everything on this page again. Rivals run in the same minutes: each has its own process, and they take turns. Times are
+medians, for one thread. In brackets is the range of *all turns*, or the *quartiles*, between which half of the turns lie: each table's head
+says which. *CPU* is the processor's time, and *wall* is what a clock shows.
+*Times as long* is the median of the ratio in each turn, so other work on the machine slows both sides equally. A run at another hour may
+lie outside that range. *Peak* is the memory beyond what the process held before it made its model. For a command, it is all of its memory. For work
 on rows, it leaves out memory-mapped pages of files, which the system can take back at any time.
 
 The *floor* is the least time that a step needs: the operations that its shapes need, divided by the rate at which this machine multiplies matrices
@@ -95,7 +95,7 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 def _machine(results: Results) -> str:
     of = _usual(results)
     about = f"Machine, where a table names no other: {of['processor']}, {of['cores']} cores; Python {of['python']}, {_versions(of)}."
-    return about + _load(results)
+    return about + _load(results) + _sittings(results)
 
 
 def _load(results: Results) -> str:
@@ -115,6 +115,17 @@ def _load(results: Results) -> str:
         f" Other processes ran at the same time (load up to {max(loads):.0f}). Rivals waited for them up to {waited:.0%} of their time: "
         f"ratios can be read, seconds {'hardly' if waited > 0.05 else 'include what others did to memory and caches'}."
     )
+
+
+def _sittings(results: Results) -> str:
+    """Says in which rows new processes took the second half of the turns, if in any."""
+    rows = {name: row for name, row in results.items() if row.get("ratios") and name not in ENGINES}
+    shared_out = [f"`{name}`" for name, row in rows.items() if row.get("sittings") == 2]
+    if not shared_out:
+        return ""
+    where = "" if len(shared_out) == len(rows) else f"In {', '.join(shared_out)}, "
+    text = f"{where}new processes take the second half of the turns: one may be slower than the next for as long as it lives."
+    return f"\n\n{text[0].upper()}{text[1:]}"
 
 
 def _usual(results: Results) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def measure_row(row: Row, size: Size) -> dict[str, Any]:
     for name, of_rival in taken.items():
         of = {key: spread([took[key] for took in of_rival]) for key in ("cpu", "wall")}
         rivals[name] = {**of, "turns": len(of_rival), **ends[name][0], "peak": max(end["peak"] for end in ends[name])}
-    found: dict[str, Any] = {"rivals": rivals}
+    found: dict[str, Any] = {"rivals": rivals, **({"sittings": 2} if is_shared_out else {})}
     others = names[1:] if row.name in RATIOS else ()
     found["ratios"] = {name: ratio(taken[names[0]], taken[name], row.clock) for name in others}
     if "products" in facts:

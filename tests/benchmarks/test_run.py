@@ -120,6 +120,10 @@ def test_half_of_the_turns_are_taken_by_new_processes(monkeypatch):
     assert found["rivals"]["ours"]["peak"] == 3.0
     assert found["rivals"]["ours"]["profile"] == {"products": 1.0}
     assert found["ratios"]["whole model"]["each"] == [2.0, 2.0, 4 / 3]
+    assert page._sittings({"act_step": found}).startswith("\n\nNew processes take the second half")
+    before = {name: value for name, value in found.items() if name != "sittings"}
+    assert page._sittings({"act_step": found, "bct_step": before}).startswith("\n\nIn `act_step`, new processes")
+    assert page._sittings({"bct_step": before}) == ""
 
 
 MIB = 2**20
