@@ -222,9 +222,7 @@ def test_a_misspelt_column_of_a_key_is_named_as_the_guard_names_it(column):
 def test_unknown_words_are_told_in_the_same_words(caplog):
     rows = [pair("What is it", f"{cue} What is it") for cue in ("it", "Lyon", "Is Lyon")]
     assert lint_pairs(rows, small_tokenizer()).findings["unknown_words"] == [1, 2]
-    told = (
-        "word(s) or sign(s) in their prompts that the tokenizer does not know: the model reads one and the same token"
-    )
+    told = "word(s) or sign(s) in their prompts that the tokenizer does not know: the model reads the same token"
     assert told in FINDINGS["unknown_words"]
     prepared = prepare_pairs(Dataset.from_list(rows), small_tokenizer(), "train_dataset")
     assert told in caplog.text

@@ -50,7 +50,7 @@ CASES: list[Case] = [
     Case(
         "no column",
         "A misspelt column of prompts",
-        "`train_dataset` has no column `perturbed_prompt`; its columns are `clean_prompt`, `pertubed_promt`. Did you mean `pertubed_promt`? Rename it (`dataset.rename_column`).",
+        "`train_dataset` has no column `perturbed_prompt`; its columns are `clean_prompt`, `pertubed_promt`. If `pertubed_promt` is meant, rename it: in the file, or with `dataset.rename_column`.",
         lambda room: room.trainer([{"clean_prompt": "a", "pertubed_promt": "b"}]),
     ),
     Case(

@@ -178,7 +178,7 @@ CASES: list[Case] = [
         "Results that were measured before the adapter was trained again",
         "…consistency_results.json is of another model than the folder now holds: its weights, its config, its adapter's options, its template or "
         "its tokenizer have changed since. Measure again with `trl-consistency evaluate --save_to_adapters true`, or remove that "
-        "file; its figures then go from the card.",
+        "file; its figures are then removed from the card.",
         push_results(weights="0"),
     ),
     Case(

@@ -202,8 +202,14 @@ CASES: list[Case] = [
     Case(
         "stray word",
         "A word that belongs to no flag",
-        "`gone.jsonl` belongs to no option.",
-        lambda room: room.train("", "gone.jsonl"),
+        "`stray` belongs to no option.",
+        lambda room: room.train("", "stray"),
+    ),
+    Case(
+        "recipe without its flag",
+        "A recipe that belongs to no flag",
+        "`bct.yaml` belongs to no option. Did you mean `--config bct.yaml`?",
+        lambda room: room.train("", "bct.yaml"),
     ),
     Case(
         "file without its flag",
@@ -226,16 +232,16 @@ CASES: list[Case] = [
     Case(
         "recipe of a training given to estimate",
         "`estimate`: a recipe in place of its own options",
-        "unknown key in …recipe.yaml: `dataset_name`. That is the recipe of a training: give it as `--recipe`.",
+        "unknown key in …recipe.yaml: `lora_alpha`. That is the recipe of a training: give it as `--recipe`.",
         lambda room: cli(
-            ["estimate", str(room.model_dir), "--config", str(room.file("recipe.yaml", "dataset_name: pairs\n"))]
+            ["estimate", str(room.model_dir), "--config", str(room.file("recipe.yaml", "lora_alpha: 8\n"))]
         ),
     ),
     Case(
         "recipe of a training given to evaluate",
         "`evaluate`: a recipe in place of its own options",
-        "unknown key in …recipe.yaml: `learning_rate`. That is the recipe of a training, whose options this command does not have.",
-        lambda room: room.evaluate([CHAT], "--config", str(room.file("recipe.yaml", "learning_rate: 1.0e-4\n"))),
+        "unknown key in …recipe.yaml: `dtype`. That is the recipe of a training, whose options this command does not have.",
+        lambda room: room.evaluate([CHAT], "--config", str(room.file("recipe.yaml", "dtype: bfloat16\n"))),
     ),
     Case(
         "two files",

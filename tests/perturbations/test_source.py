@@ -334,6 +334,7 @@ COLUMN_FAULTS = {
     "none": (["text"], {}, "No column of questions or prompts: name it in `prompt_column`. There are `text`"),
     "misspelt answers": (["question", "anwser"], {}, "column `anwser`, and no `answer`. .* give `answer_column: anwser`"),
     "answers by another name": (["question", "correct_answers"], {}, "no `answer`. .* give `answer_column: correct_answers`"),
+    "misspelt aliases": (["question", "answer", "alias"], {}, "column `alias`, and no `aliases`. Rename it, if that is meant"),
     "misspelt questions": (["Qestion"], {}, "column `Qestion`, and no `question`. .* give `prompt_column: Qestion`"),
     "two": (["question", "prompt"], {}, "`question` and `prompt` could both be the prompt"),
     "misspelt": (["question", "anwser"], {"answer": "answer"}, "`answer_column`: there is no column `answer`. Did you mean `anwser`"),

@@ -242,6 +242,21 @@ def test_epochs_of_a_stream_do_not_end(tmp_path, caplog, option):
     assert said in caplog.text
 
 
+def test_an_earlier_model_in_the_folder_is_told(tmp_path, caplog):
+    """It was replaced without a word."""
+    first = make_trainer(tmp_path, lora=True, max_steps=1)
+    first.train()
+    first.train()  # its own
+    first.save_model()
+    assert "holds the model of an earlier training" not in caplog.text
+    second = make_trainer(tmp_path, lora=True, max_steps=1)
+    second.train()
+    assert "holds the model of an earlier training (adapter_model.safetensors), which is replaced" in caplog.text
+    caplog.clear()
+    second.train()
+    assert "earlier training" not in caplog.text
+
+
 def test_predict_takes_pairs(tmp_path):
     pairs = make_pairs(3, completion=False)
     trainer = make_trainer(tmp_path)

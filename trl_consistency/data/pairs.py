@@ -12,7 +12,7 @@ from datasets import Dataset, IterableDataset
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase
 
-from ..errors import InvalidPairsError, did_you_mean
+from ..errors import InvalidPairsError
 from ..json_files import strict_json
 from .messages import is_unicode, message_fault, text_faults
 
@@ -169,10 +169,10 @@ def check_prompt_columns(columns: list[str], name: str) -> None:
     """Raises [`InvalidPairsError`] if a prompt column is missing, and suggests a similar name."""
     for column in PROMPT_COLUMNS:
         if column not in columns:
-            meant = did_you_mean(column, columns)
+            near = get_close_matches(column, columns, n=1)
             hint = (
-                f"{meant} Rename it (`dataset.rename_column`)."
-                if meant
+                f" If `{near[0]}` is meant, rename it: in the file, or with `dataset.rename_column`."
+                if near
                 else " `trl-consistency pairs` makes pairs of questions."
             )
             raise InvalidPairsError(

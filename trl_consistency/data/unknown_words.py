@@ -3,7 +3,7 @@
 from transformers import PreTrainedTokenizerBase
 
 
-UNKNOWN_WORDS = "word(s) or sign(s) in their prompts that the tokenizer does not know: the model reads one and the same token in place of each"
+UNKNOWN_WORDS = "word(s) or sign(s) in their prompts that the tokenizer does not know: the model reads the same token in place of each"
 
 
 def count_unknown(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> int:

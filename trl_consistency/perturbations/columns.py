@@ -141,6 +141,12 @@ def _refuse_misspelt(there: list[str], found: Mapping[str, Any], keep: Sequence[
     """Raises [`ConsistencyError`] for a column that is not read, where none has the usual name that it nearly has."""
     read = {column for of in found.values() for column in ([of] if isinstance(of, str) else of or ())}
     for column in [column for column in there if column not in (*read, *keep, *CARRIED_COLUMNS)]:
+        of_kept = get_close_matches(column.lower(), CARRIED_COLUMNS, n=1, cutoff=0.8)
+        if of_kept and of_kept[0] not in there:
+            raise ConsistencyError(
+                f"There is a column `{column}`, and no `{of_kept[0]}`. Rename it, if that is meant. If not, give it another name.",
+                there,
+            )
         word = re.sub(r"^(correct|right|true|gold)_?(?=answers?$)", "", column.lower())
         for name in ("prompt", "choices", "answer", "wrong_answer"):  # an id may be called `idx`
             near = get_close_matches(word, DEFAULT_COLUMNS[name], n=1, cutoff=0.8)

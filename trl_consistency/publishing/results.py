@@ -157,7 +157,7 @@ def read_results(folder: str | Path) -> Page:
         raise ConsistencyError(
             f"{path} is of another model than the folder now holds: its weights, its config, its adapter's options, its template "
             "or its tokenizer have changed since. Measure again with `trl-consistency evaluate --save_to_adapters true`, or remove "
-            "that file; its figures then go from the card."
+            "that file; its figures are then removed from the card."
         )
     return page
 

@@ -332,7 +332,8 @@ class OptionCheck:
             for command, options in alone.items():
                 if word in options:
                     hint = f" It is an option of `trl-consistency {command}`."
-            if what.startswith("key in") and word in {*(paired & on_policy), *read_options(OF_SCRIPTS)}:
+            of_trainings = {*(paired & on_policy), *read_options(OF_SCRIPTS), *read_options("trl.ModelConfig")}
+            if what.startswith("key in") and word in of_trainings:
                 hint = " That is the recipe of a training"
                 hint += (
                     ": give it as `--recipe`."

@@ -114,9 +114,12 @@ def _without_option(message: str, options: Container[str]) -> str:
     found = re.search(r"not used by the HfArgumentParser: \['(.*?)'[],]", message)
     if found is None:
         return message
-    data = next((name for name in ("pairs", "dataset_name") if name in options), None)
-    hint = f" Did you mean `--{data} {found[1]}`?" if data and os.path.exists(found[1]) else ""
-    return f"`{found[1]}` belongs to no option.{hint}"
+    word, suffix = found[1], os.path.splitext(found[1])[1]
+    named = next((name for name in ("pairs", "dataset_name") if name in options), None)
+    if suffix in (".yaml", ".yml"):
+        named = "config"
+    hint = f" Did you mean `--{named} {word}`?" if named and (suffix or os.path.exists(word)) else ""
+    return f"`{word}` belongs to no option.{hint}"
 
 
 def as_mapping(name: str, given: Any, where: str = "") -> dict[str, Any]:

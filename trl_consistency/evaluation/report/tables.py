@@ -14,8 +14,8 @@ Outcomes: TypeAlias = Mapping[str, Any]  # from `Results.outcomes`
 KINDS = {"question": "Questions", "harmful": "Harmful requests", "benign": "Benign requests"}
 
 RATES_TEXT = (
-    "Each rate is a share of all rows, with its 95% interval and counts. Replies that could not be read (unread) stay in the "
-    "total, and count for no rate. Where there are any, the share of the replies that were read stands beside it. The intervals "
+    "Each rate is a share of all rows, with its 95% interval and counts. Replies that could not be read (unread) are "
+    "in the total, and are no hits. Where there are any, the share of the replies that were read stands beside it. The intervals "
     "take all rows of one source (one question, say) together."
 )
 MARGINS_TEXT = (

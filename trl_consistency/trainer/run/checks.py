@@ -138,6 +138,12 @@ def check_shared_batches(args: TrainingArguments) -> None:
             )
 
 
+def _earlier_weights(folder: str) -> str | None:
+    """Returns a file of weights that stands in a folder, if any."""
+    names = ("adapter_model.safetensors", "model.safetensors", "model.safetensors.index.json")
+    return next((name for name in names if os.path.isfile(os.path.join(folder, name))), None)
+
+
 def check_training_options(
     trainer: Any, resume_from_checkpoint: str | bool | None, resume_changed: Sequence[str] = ()
 ) -> str | None:
@@ -156,6 +162,11 @@ def check_training_options(
         check_unchanged(checkpoint)
         check_has_states(checkpoint)
         _check_order(checkpoint, args)
+    elif args.should_save and not trainer.has_trained and (name := _earlier_weights(args.output_dir)):
+        logger.warning(
+            f"`output_dir` {args.output_dir} holds the model of an earlier training ({name}), which is replaced when this one is saved. Choose "
+            "another folder to keep it."
+        )
     trainer.run_record.compare(checkpoint, resume_changed)
     if trainer.optimizer is None and trainer.lr_scheduler is not None:
         raise ConsistencyError(
