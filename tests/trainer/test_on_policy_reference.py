@@ -101,6 +101,23 @@ def test_ref_model(tmp_path, by_path):
     assert all(map(torch.equal, other.parameters(), before))
 
 
+def test_ref_model_keeps_its_config(tmp_path):
+    """What `model_init_kwargs` change is the student's, and was changed in the reference, too."""
+    for name, seed in (("student", 0), ("ref", 1)):
+        make_model(seed=seed).save_pretrained(tmp_path / name)
+        make_tokenizer().save_pretrained(tmp_path / name)
+    options = {"model_init_kwargs": {"rms_norm_eps": 0.5, "dtype": "bfloat16"}, "max_steps": 1}
+    trainer = OnPolicyConsistencyTrainer(
+        str(tmp_path / "student"),
+        args=make_on_policy_config(tmp_path / "out", **options),
+        train_dataset=uneven_pairs(),
+        ref_model=str(tmp_path / "ref"),
+    )
+    assert trainer.model.config.rms_norm_eps == 0.5
+    assert trainer.ref_model.config.rms_norm_eps == make_model().config.rms_norm_eps
+    assert trainer.ref_model.dtype == trainer.model.dtype == torch.bfloat16
+
+
 def test_ref_model_is_checked(tmp_path):
     with pytest.raises(ConsistencyError, match="vocabulary of 400 tokens and the model one of 384"):
         make_trainer(tmp_path, ref_model=make_model(vocab_size=400))

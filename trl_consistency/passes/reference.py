@@ -15,6 +15,7 @@ from transformers import Trainer, TrainerCallback
 from ..errors import ConsistencyError
 from ..log import get_logger
 from ..models.adapter_state import switched_off
+from ..models.checks import LOADING
 from ..models.finite_weights import check_base
 from ..models.quantization import scales_of
 from ..models.sharding import is_sharded, prepare_frozen, shape_of, shard_of
@@ -249,7 +250,9 @@ def load_reference_model(ref_model: Any, trainer: Any) -> Any:
     """
     args, accelerator = trainer.args, trainer.accelerator
     if isinstance(ref_model, str):
-        options = {key: value for key, value in (args.model_init_kwargs or {}).items() if key != "revision"}
+        # Changes of the config are of the student.
+        given = (args.model_init_kwargs or {}).items()
+        options = {key: value for key, value in given if key in LOADING and key != "revision"}
         options.setdefault("trust_remote_code", args.trust_remote_code)
         options.setdefault("use_safetensors", True)
         if accelerator.num_processes > 1:

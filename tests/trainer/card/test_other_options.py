@@ -84,6 +84,20 @@ def test_whole_numbers_are_whole(tmp_path):
     assert said == {"Other options": "weight_decay 0.000125, data_seed 123456789"}
 
 
+def test_what_changes_the_models_config_is_named(tmp_path):
+    given = {
+        "rms_norm_eps": 0.5,
+        "rope_parameters": {"rope_type": "yarn"},
+        "attn_implementation": "eager",
+        "token": "x",
+        "dtype": "auto",
+    }
+    said = describe_other_options(make_config(tmp_path), given)
+    assert said == {
+        "Other options": 'rms_norm_eps 0.5, rope_parameters {"rope_type": "yarn"}, attn_implementation eager'
+    }
+
+
 def test_options_that_differ_are_on_the_card(tmp_path):
     template = tmp_path / "mine.jinja"
     template.write_text(f"{make_tokenizer().chat_template}{{{{ '' if enable_thinking else '' }}}}")

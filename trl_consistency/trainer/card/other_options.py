@@ -7,6 +7,7 @@ from typing import Any
 
 from ...escaping import markdown_text
 from ...local_names import last_name
+from ...models.checks import LOADING
 
 
 # Named if they differ from their defaults. `tests/trainer/card` checks that each option is here, is named by another
@@ -22,8 +23,8 @@ DECIDING = (
     *("vllm_model_impl", "vllm_max_model_length", "vllm_structured_outputs_regex"),
     *("vllm_importance_sampling_correction", "vllm_importance_sampling_clip_max", "vllm_overlap"),
 )
-# Options of `model_init_kwargs` that decide the result. Others can hold paths and tokens.
-OF_THE_MODEL = ("attn_implementation", "experts_implementation", "rope_scaling")
+# Options of loading that decide the result. Others can hold paths and tokens. What is no option of loading changes the config.
+OF_LOADING = ("attn_implementation", "experts_implementation")
 LONGEST = 100
 
 
@@ -49,8 +50,8 @@ def describe_other_options(
         given = {name: value for name, value in given.items() if not name.startswith("vllm_")}
     if given.get("steps_per_generation") == args.gradient_accumulation_steps:
         del given["steps_per_generation"]
-    init = init_kwargs or {}
-    given |= {name: init[name] for name in OF_THE_MODEL if init.get(name) is not None}
+    of_model = {name: of for name, of in (init_kwargs or {}).items() if name not in LOADING or name in OF_LOADING}
+    given |= {name: value for name, value in of_model.items() if value is not None}
     if not given:
         return {}
     return {"Other options": ", ".join(f"{name} {_show(value)}" for name, value in given.items())}
