@@ -240,6 +240,7 @@ def test_text_that_allows_no_edit():
     "choices",
     [
         "\n\n(A) crow\n(B) pike\n(C) mole\n\nOne letter, please.",
+        "\nI. See below.\nII. See above.\n(A) crow\n(B) pike",
         "\nA\u3001乌鸦和小鸟\nB\u3001狗鱼和大鱼",
         "\n\uff08A\uff09乌鸦和小鸟\n\uff08B\uff09狗鱼和大鱼",
     ],
@@ -250,5 +251,6 @@ def test_noise_leaves_written_choices_alone(name, split, choices):
     (steps,) = find_perturbations([name])
     made = [perturb(source, draw(source, steps, split, seed=seed))["perturbed_prompt"] for seed in range(40)]
     texts = [message["content"] for (message,) in made]
-    assert all(text.endswith(choices) for text in texts)
+    written = choices[choices.index("(A)") :] if "(A)" in choices else choices
+    assert all(text.endswith(written) for text in texts)
     assert any(text != source.question for text in texts)

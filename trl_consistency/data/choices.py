@@ -16,15 +16,29 @@ _CHOICE = re.compile(LETTER + r"[ \t\u3000]*(\S.*)$", re.MULTILINE)
 
 
 def choices_in(prompt: Any) -> dict[str, str]:
-    """Returns the choices of a prompt's last user turn by their letters, if these go from A on without a gap."""
+    """
+    Returns the choices of a prompt's last user turn by their letters, if these go from A on without a gap. Of several lists, the last
+    counts. Lines before it may begin with other letters, such as statements I and II.
+    """
     if isinstance(prompt, list):
-        prompt = [of for of in prompt if isinstance(of, dict) and of.get("role") == "user"][-1:]
-    found = {letter: choice.strip() for letter, choice in _CHOICE.findall(all_text(prompt))}
-    return found if len(found) > 1 and "".join(sorted(found)) == ascii_uppercase[: len(found)] else {}
+        prompt = user_turns(prompt)[-1:]
+    lines = _CHOICE.findall(all_text(prompt))
+    starts = [place for place, (letter, _) in enumerate(lines) if letter == "A"]
+    last = lines[starts[-1] :] if starts else []
+    for found in (last, lines) if len(starts) > 1 else (lines, last):  # a single list may have another order
+        choices = {letter: choice.strip() for letter, choice in found}
+        if len(choices) > 1 and "".join(sorted(choices)) == ascii_uppercase[: len(choices)]:
+            return choices
+    return {}
+
+
+def user_turns(prompt: list[Any]) -> list[Any]:
+    """Returns the user's messages."""
+    return [of for of in prompt if isinstance(of, dict) and of.get("role") == "user"]
 
 
 def before_choices(text: str) -> str:
-    """Returns what a text says before the choices that are written in it, or all of it without choices."""
+    """Returns what a text says before the first choices that are written in it, or all of it without choices."""
     if not choices_in(text):
         return text
     first = next(found for found in _CHOICE.finditer(text) if found[1] == "A")

@@ -45,6 +45,12 @@ QUESTION = "Which animal is quick?\n(A) fox\n(B) dog\n(C) cat"
         ("A. fox\n  B. dog\n", "B", "AB"),
         (user([{"type": "text", "text": "A) fox\nB) dog"}]), "B", "AB"),
         (user(QUESTION), "D", ""),  # not offered
+        (user(f"I. They run.\nII. They fly.\nV. They swim.\n{QUESTION}"), "A", "ABC"),  # statements
+        ([*user("Which?\n(A) a\n(B) b\n(C) c\n(D) d\n(E) e"), *user(QUESTION)], "A", "ABC"),  # an example
+        (user(f"Which?\n(A) a\n(B) b\n(C) c\n(D) d\n\n{QUESTION}"), "A", "ABC"),
+        ([{"role": "system", "content": "E. Be kind.\nF. Be brief."}, *user(QUESTION)], "A", "ABC"),
+        ([*user(QUESTION), {"role": "assistant", "content": "(A)"}, *user("Are you sure?")], "A", "ABC"),
+        (user("(C) cat\n(A) fox\n(B) dog"), "C", "ABC"),  # another order
         (user(QUESTION), "fox", ""),
         (user("(A) fox or (B) dog?"), "A", ""),  # no lines of choices
         ("Q: Which barks?\n(A) fox\n(B) dog\nA: ", "B", "AB"),  # Q and A of a question and its answer
@@ -117,7 +123,16 @@ def test_choices_with_the_marks_of_chinese(marks):
 
 
 @pytest.mark.parametrize(
-    "prompt", ["Q: Which barks?\n(A) dog\n(B) cow\nA: ", "Q: 1 + 1?\nA: 2\nQ: Which?\n(A) dog\n(B) cow"]
+    "prompt",
+    [
+        *("Q: Which barks?\n(A) dog\n(B) cow\nA: ", "Q: 1 + 1?\nA: 2\nQ: Which?\n(A) dog\n(B) cow"),
+        *(
+            "I. All.\nII. None.\n(A) dog\n(B) cow",
+            "J. Smith asks:\n(A) dog\n(B) cow",
+            "A. Smith asks:\n(A) dog\n(B) cow",
+        ),
+        *("(A) oak\n(B) elm\n(C) ash\nAnd now?\n(A) dog\n(B) cow",),
+    ],
 )
 def test_choices_are_found_beside_the_marks_of_a_question_and_its_answer(prompt):
     assert choices_in(prompt) == {"A": "dog", "B": "cow"}

@@ -8,7 +8,7 @@ import torch
 from transformers import PreTrainedModel
 
 from ...data.answers import denied_answer
-from ...data.choices import LETTER, choices_in
+from ...data.choices import LETTER, choices_in, user_turns
 from ...data.pairs import PROMPT_COLUMNS, report_faults
 from ...data.rendering import ProcessingClass, get_tokenizer, message_text
 from ...data.thinking import thought_span
@@ -26,14 +26,19 @@ ANSWER_PREFIX = "The answer is"
 
 
 def offered_letters(row: Mapping[str, Any]) -> str:
-    """Returns the letters of a row's choices, each at the start of a line (`(A) pear`, `B. oak`), or `""`."""
+    """
+    Returns the letters of a row's choices, each at the start of a line (`(A) pear`, `B. oak`), or `""`: those of the last user turn
+    that offers the answer. A turn after it may ask again.
+    """
     if kind_of(row) != "question" or not is_letter(row["answer"]):
         return ""
     prompt = row.get("clean_prompt")
-    messages = prompt if isinstance(prompt, list) else ()
-    text = prompt if isinstance(prompt, str) else "\n".join(map(message_text, messages))
-    found = sorted(set(re.findall(LETTER, text, re.MULTILINE)))
-    return "".join(found) if len(found) > 1 and row["answer"] in found else ""
+    texts = [prompt] if isinstance(prompt, str) else list(map(message_text, user_turns(prompt or [])))
+    for text in reversed(texts):
+        found = sorted(choices_in(text)) or sorted(set(re.findall(LETTER, text, re.MULTILINE)))
+        if len(found) > 1 and row["answer"] in found:
+            return "".join(found)
+    return ""
 
 
 def check_choices(rows: Sequence[Mapping[str, Any]], name: str, numbers: Sequence[int] | None = None) -> None:
