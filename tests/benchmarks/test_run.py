@@ -218,7 +218,7 @@ def test_a_row_keeps_the_ratio_of_every_turn(tmp_path, monkeypatch, capsys):
         def step(self):
             return {"cpu": float(next(self.took)), "wall": 1.0}
 
-        def end(self):
+        def end(self, profiles):
             return {"peak": 0.0}
 
     monkeypatch.setattr(run, "Worker", Made)

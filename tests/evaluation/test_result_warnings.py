@@ -93,7 +93,7 @@ def test_words_that_the_tokenizer_does_not_know_are_warned_about(model):
     results = evaluate(model, small_tokenizer(), {"facts": rows}, AnswerOptions(2, progress=False))
     (warning,) = [warning for warning in results.warnings() if "tokenizer" in warning]
     assert warning.startswith(
-        "1 row(s) of facts hold 1 word(s) or sign(s) in their prompts that the tokenizer does not know: the model reads one"
+        "1 row(s) of facts hold 1 word(s) or sign(s) in their prompts that the tokenizer does not know: the model reads the same"
     )
 
 
