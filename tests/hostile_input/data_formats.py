@@ -148,13 +148,13 @@ CASES: list[Case] = [
                 "CSV with a space in the header",
                 "pairs.csv",
                 "clean_prompt, perturbed_prompt\na,b\n",
-                "`train_dataset` has no column `perturbed_prompt`; …. Did you mean ` perturbed_prompt`? …",
+                "`train_dataset` has no column `perturbed_prompt`; …. If ` perturbed_prompt` is meant, rename it: …",
             ),
             (
                 "CSV with capitals in the header",
                 "pairs.csv",
                 "Clean_Prompt,Perturbed_Prompt\na,b\n",
-                "`train_dataset` has no column `clean_prompt`; …. Did you mean `Clean_Prompt`? …",
+                "`train_dataset` has no column `clean_prompt`; …. If `Clean_Prompt` is meant, rename it: …",
             ),
         )
     ),
