@@ -317,11 +317,41 @@ def test_what_did_not_get_worse_is_said(options, tokenizer, model_dir, tmp_path,
     run(options)
     said = {
         True: "mine: on these pairs, nothing got worse beyond its 95% interval.",
-        False: "mine: all answers are the base model's: nothing that was trained shows on these pairs.",
+        False: "mine: all answers are the base model's.",
     }
     for page in (capsys.readouterr().out, (tmp_path / "out" / "report.md").read_text()):
         assert said[changes] in page
         assert said[not changes] not in page
+
+
+def test_a_metric_that_no_finding_names_got_worse(options, tokenizer, model_dir, tmp_path, monkeypatch, capsys):
+    """Rows without an answer have only the agreement of their sides."""
+    folder = tmp_path / "mine"
+    save_adapter(model_dir, folder, 0)
+    rows = [
+        {
+            "clean_prompt": user(f"Name {number}."),
+            "perturbed_prompt": user(f"Lyon! Name {number}."),
+            "source_id": str(number),
+        }
+        for number in range(20)
+    ]
+    options[options.index("--pairs") + 1] = write(tmp_path / "some.jsonl", rows)
+    options[options.index("--adapters") + 1] = str(folder)
+
+    def generate(model, processing_class, prompts, *args, **kwargs):
+        texts = [
+            "Lyon." if isinstance(model, PeftModel) and "Lyon" in tokenizer.decode(ids) else "Paris."
+            for ids in prompts
+        ]
+        return [tokenizer(text=text, add_special_tokens=False)["input_ids"] for text in texts]
+
+    monkeypatch.setattr(answering, "generate_ids", generate)
+    run([*options, "--json"])
+    models = json.loads(capsys.readouterr().out)["models"]
+    assert models["mine"]["findings"] == []
+    assert models["mine"]["differences"]["same_words/some"]["high"] < 0
+    assert "nothing got worse" not in (tmp_path / "out" / "report.md").read_text()
 
 
 def test_a_model_that_learned_to_babble_is_a_loss_everywhere(

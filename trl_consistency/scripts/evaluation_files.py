@@ -17,6 +17,7 @@ from ..evaluation.capability import CapabilityResult
 from ..evaluation.grading.grade import last_text
 from ..evaluation.pair_set import PREPARED, SIDES
 from ..evaluation.rates.intervals import Estimate
+from ..evaluation.rates.measures import METRICS
 from ..evaluation.report.page import Picture, Report, Table
 from ..evaluation.report.plots import (
     plot_outcomes,
@@ -101,16 +102,31 @@ def make_summary(
 
 
 def assurances(summary: Mapping[str, Any], found: Mapping[str, Results]) -> list[str]:
-    """Returns a sentence for each compared model that has no finding, and for one that answers all as the base model does."""
+    """
+    Returns a sentence for each compared model of which no metric got worse, named in the findings or not, and for one that answers
+    all as the base model does.
+    """
     lines = []
     for name, results in found.items():
         if name == BASE or not summary["models"][name]["differences"]:
             continue
         if _all_answers(results) == _all_answers(found[BASE]):
-            lines.append(f"{name}: all answers are the base model's: nothing that was trained shows on these pairs.")
-        elif not summary["models"][name]["findings"]:
+            lines.append(f"{name}: all answers are the base model's.")
+        elif not summary["models"][name]["findings"] and not _any_worse(results.differences(found[BASE])):
             lines.append(f"{name}: on these pairs, nothing got worse beyond its 95% interval.")
     return lines
+
+
+def _any_worse(differences: Mapping[str, Estimate]) -> bool:
+    """Whether a metric got worse beyond its interval, or may have, since it has none. Other words than before are no worse."""
+    for key, difference in differences.items():
+        name, _, _ = key.partition("/")
+        low, high = difference.interval or (1.0, -1.0)
+        if name != "reference_agreement" and (
+            low > 0 if METRICS[name].is_failure or METRICS[name].is_gap else high < 0
+        ):
+            return True
+    return False
 
 
 def _all_answers(results: Results) -> list[str]:

@@ -1,7 +1,7 @@
 """Generates a trainer's targets: the reference policy's answers to the clean prompts."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, cast
@@ -56,10 +56,9 @@ class TargetMaker:
         self.trainer, self.args, self.accelerator = trainer, trainer.args, trainer.accelerator
         self.table = TargetTable()  # by clean prompt
         self.sources: list[AnyDataset] = []  # data sets that may lack completions, the training pairs first
-        self.trained_on: list[
-            AnyDataset
-        ] = []  # those of them that are trained on: the pairs, and anchors of a data set of their own
-        self._own_are_answered = False
+        # Those of them that are trained on: the pairs, and anchors of a data set of their own
+        self.trained_on: list[AnyDataset] = []
+        self._own_are_answered = False  # so that an evaluation need not look through them
         self._loaded_by_name = loaded_by_name
         self.server: str | None = None  # address of a vLLM server that answers in the model's place
 
@@ -116,7 +115,7 @@ class TargetMaker:
             )
         return cast(Dataset, with_own_columns(answered))
 
-    def generate(self, datasets: Iterable[AnyDataset]) -> None:
+    def generate(self, datasets: Sequence[AnyDataset]) -> None:
         """
         Generates the missing completions with the reference policy, if the objectives need completions. Each data set has batches of
         its own, and those that are trained on come first: sampled targets depend on the other prompts of a batch.

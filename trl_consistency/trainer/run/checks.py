@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import fields
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -29,6 +30,7 @@ from ...passes.blocks import resolve_layers
 from ...passes.flat import check_padding_free
 from ...passes.reference import checksum_of
 from ...upstream import DistributedBackend, get_config_model_id
+from ...weight_files import weight_files
 from .interruption import check_has_states, check_unchanged, find_checkpoint
 
 
@@ -138,12 +140,6 @@ def check_shared_batches(args: TrainingArguments) -> None:
             )
 
 
-def _earlier_weights(folder: str) -> str | None:
-    """Returns a file of weights that stands in a folder, if any."""
-    names = ("adapter_model.safetensors", "model.safetensors", "model.safetensors.index.json")
-    return next((name for name in names if os.path.isfile(os.path.join(folder, name))), None)
-
-
 def check_training_options(
     trainer: Any, resume_from_checkpoint: str | bool | None, resume_changed: Sequence[str] = ()
 ) -> str | None:
@@ -162,9 +158,9 @@ def check_training_options(
         check_unchanged(checkpoint)
         check_has_states(checkpoint)
         _check_order(checkpoint, args)
-    elif args.should_save and not trainer.has_trained and (name := _earlier_weights(args.output_dir)):
+    elif args.should_save and not trainer.has_trained and (earlier := weight_files(Path(args.output_dir))):
         logger.warning(
-            f"`output_dir` {args.output_dir} holds the model of an earlier training ({name}), which is replaced when this one is saved. Choose "
+            f"`output_dir` {args.output_dir} holds the model of an earlier training ({earlier[0].name}), which is replaced when this one is saved. Choose "
             "another folder to keep it."
         )
     trainer.run_record.compare(checkpoint, resume_changed)

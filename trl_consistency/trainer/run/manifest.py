@@ -116,9 +116,8 @@ def describe_order(dataset: AnyDataset, args: Any, rows_of_step: int) -> dict[st
 
 def _describe_readers(dataset: AnyDataset, args: Any, rows_of_step: int) -> dict[str, str | int]:
     if isinstance(dataset, IterableDataset):
-        draws = (
-            _draws(getattr(dataset, "_ex_iterable", None)) and not args.rolls_out
-        )  # rollouts are read without workers
+        # Rollouts are read without workers.
+        draws = _draws(getattr(dataset, "_ex_iterable", None)) and not args.rolls_out
         return {"dataloader_num_workers": str(min(args.dataloader_num_workers, 1)) if draws else "0 or 1"}
     return {} if args.train_sampling_strategy in ("random", "sequential") else {"rows_ordered_together": rows_of_step}
 
