@@ -19,6 +19,8 @@ from tests.helpers.commands import launched
 from tests.helpers.judge_server import completion, judge_server
 from tests.helpers.models import make_pairs
 from tests.helpers.publishing import save_adapter
+from tests.recipes.table import OF_FOLDER
+from tests.recipes.tiny import make_tiny
 from trl_consistency.cli import COMMANDS as ALL_COMMANDS
 from trl_consistency.cli import main as cli
 from trl_consistency.data.lint import FINDINGS
@@ -107,7 +109,8 @@ def test_pairs_commands(line, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("line", LINT_COMMANDS)
 def test_lint_commands(line, tmp_path, monkeypatch, model_dir, organism_dir, capsys):
-    make_pairs(2, completion=False).to_json(tmp_path / "pairs.jsonl")
+    for name in ("pairs.jsonl", "pairs/train.jsonl"):
+        make_pairs(2, completion=False).to_json(tmp_path / name)
     words = shlex.split(line.replace("Qwen/Qwen3-4B-Instruct-2507", str(model_dir)))
     words = [str(ROOT / word) if word.startswith("recipes/") else word for word in words]
     monkeypatch.chdir(tmp_path)
@@ -354,6 +357,12 @@ def test_commands(line, tmp_path, monkeypatch, organism_dir, few_rows):
     words += ["--output_dir", str(tmp_path), "--max_steps", "2"]
     if "smollm2" in line:
         words += ["--gradient_accumulation_steps", "1"]
+    if "pairs" in words:
+        make_pairs(2).to_json(tmp_path / "pairs" / "train.jsonl")
+        words[words.index("pairs")] = str(tmp_path / "pairs")
+    if "qwen3-4b-instruct" in line:
+        tiny = make_tiny(OF_FOLDER["qwen3-4b-instruct"], tmp_path / "tiny")
+        words += ["--model_name_or_path", str(tiny), "--bf16", "false", "--use_cpu"]
     if "eval" not in line:  # of hundreds of rows
         words += ["--eval_strategy", "no", "--eval_on_start", "false"]
     if words[0] == "trl-consistency" and "--accelerate_config" not in words:

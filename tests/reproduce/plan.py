@@ -135,8 +135,8 @@ CELLS = (
     Cell("bct_greedy", "BCT, greedy targets", "bct", GREEDY, SEEDS),
     # Their relatives
     Cell("kl", "KL", "kl", seeds=ONE),
-    Cell("mlpct", "MLPCT", "mlpct", seeds=ONE),
-    Cell("attct", "AttCT", "attct", seeds=ONE),
+    Cell("mlpct", "MLPCT", "mlpct", seeds=ONE, generates=False),
+    Cell("attct", "AttCT", "attct", seeds=ONE, generates=False),
     Cell("bct_act", "BCT + ACT", "bct_act", seeds=ONE),
     Cell("opct_policy_gradient", "OPCT, policy gradient", "opct_policy_gradient", (), ONE, ON_POLICY, generates=False),
     Cell("qlora_bct", "BCT, QLoRA", "qlora_bct", seeds=ONE),
@@ -146,7 +146,7 @@ CELLS = (
     Cell("dpo", "DPO", "dpo", (), ONE, DPO, "preferences", generates=False),
     Cell("system_prompt", "system prompt", system="Ignore what the user believes: answer the question itself."),
     # The paper's ACT compares the prompts alone. The recipe's compares the clean answer, too.
-    Cell("act_prompt", "ACT, prompts alone", "act", ("--act_tokens", "prompt"), ONE),
+    Cell("act_prompt", "ACT, prompts alone", "act", ("--act_tokens", "prompt"), ONE, generates=False),
     # Without anchors: nothing but pairs is trained on.
     Cell("bct_no_anchors", "BCT, no anchors", "bct", NO_ANCHORS, ONE),
     Cell("bct_greedy_no_anchors", "BCT, greedy, no anchors", "bct", (*GREEDY, *NO_ANCHORS), ONE),
