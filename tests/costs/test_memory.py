@@ -1,9 +1,12 @@
 """The memory that is computed from a config, against models and against real runs."""
 
 import pytest
+from transformers import Qwen3Config, Qwen3ForCausalLM
 from trl import ModelConfig, get_peft_config
 
 from tests.costs.measured import measure, model_config
+from tests.helpers.models import make_config, make_pairs, make_tokenizer
+from trl_consistency import ConsistencyTrainer
 from trl_consistency.costs.memory import measure_memory
 from trl_consistency.costs.setup import Setup, make_outline
 
@@ -96,6 +99,27 @@ def test_casts_of_trained_weights_are_kept_for_bct_alone():
     # The kernel of `kl` has room for a large vocabulary.
     beside_head = {method: of.activations - of.logits for method, of in found.items()}
     assert max(beside_head["kl"], beside_head["act"]) < casts / 2 < beside_head["bct"]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_an_optimizer_of_8_bits(tmp_path, tied):
+    """It has 32 bits for embeddings, and for small weights."""
+    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+    tokens = {"vocab_size": 1024, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 2}
+    options = {"num_key_value_heads": 2, "head_dim": 16, "architectures": ["Qwen3ForCausalLM"]}
+    config = Qwen3Config(**shape, **tokens, **options, tie_word_embeddings=tied)
+    trainer = ConsistencyTrainer(
+        Qwen3ForCausalLM(config),
+        args=make_config(tmp_path, optim="adamw_8bit", max_steps=1),
+        train_dataset=make_pairs(4),
+        processing_class=make_tokenizer(),
+    )
+    trainer.train()
+    states = getattr(trainer.optimizer, "optimizer", trainer.optimizer).state.values()
+    held = [state[name] for state in states for name in ("state1", "state2")]
+    setup = Setup(("bct",), 64, 16, 2, optim="adamw_8bit")
+    computed = measure_memory(outline_of(config, lora=False), setup).optimizer
+    assert computed == pytest.approx(sum(of.numel() * of.element_size() for of in held), rel=0.001)
 
 
 @pytest.mark.slow

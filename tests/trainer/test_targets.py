@@ -208,6 +208,16 @@ def test_targets_of_an_edited_config_are_not_used(tmp_path, model_dir):
         make_trainer(tmp_path, make_pairs(completion=False), str(folder), lora=True, **options).train()
 
 
+def test_targets_of_files_that_were_replaced_since_the_model_was_loaded_are_not_used(tmp_path, model_dir):
+    folder = shutil.copytree(model_dir, tmp_path / "model")
+    options = {"max_steps": 1, "target_cache_dir": str(tmp_path / "targets")}
+    earlier = make_trainer(tmp_path, make_pairs(completion=False), str(folder), lora=True, **options)
+    make_model(seed=1).save_pretrained(folder)
+    make_trainer(tmp_path, make_pairs(completion=False), str(folder), lora=True, **options).train()
+    with pytest.raises(ConsistencyError, match=r"another model's \(.*weights.*`target_cache_dir`"):
+        earlier.train()
+
+
 def test_cache_is_used_after_a_commit_that_left_the_weights_as_they_were(tmp_path, cached_base):
     cached_base("v1")
     for revision in ("main", "v1"):

@@ -66,7 +66,7 @@ def measure_memory(outline: nn.Module, setup: Setup) -> Memory:
             weights=_bytes(frozen.values()) + quantized + (0 if is_adapter else _bytes(_trainable(model))),
             reference=0 if is_adapter or not setup.with_reference else _bytes(trained),
             adapter=_bytes(_trainable(model)) if is_adapter else 0,
-            optimizer=_optimizer_bytes(trained, setup.optim),
+            optimizer=_optimizer_bytes(model, trained, setup.optim),
             gradients=gradients,
             activations=max(step - gradients, 0) + unpacked,
             logits=logits,
@@ -143,11 +143,16 @@ def _nf4_bytes(numbers: int, nested: bool) -> int:
     return -(-numbers // 2) + (scales + 4 * -(-scales // NESTED_BLOCK) if nested else 4 * scales)
 
 
-def _optimizer_bytes(trained: list[Tensor], optim: str) -> int:
+def _optimizer_bytes(model: nn.Module, trained: list[Tensor], optim: str) -> int:
     if optim == "sgd":
         return 0
     if "8bit" in optim:
-        return sum(2 * weight.numel() if weight.numel() >= 4096 else 8 * weight.numel() for weight in trained)
+        # transformers keeps the states of embeddings in 32 bits, and bitsandbytes those of small weights.
+        embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+        return sum(
+            (2 if weight.numel() >= 4096 and id(weight) not in embeddings else 8) * weight.numel()
+            for weight in trained
+        )
     return 2 * _bytes(trained)
 
 

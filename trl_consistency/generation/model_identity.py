@@ -115,12 +115,29 @@ def answer_cache(folder: str | Path, name: str, model: Any, revision: str | None
 def files_identity(folder: str | Path) -> dict[str, str]:
     """Returns digests of the files in a model's folder that can change its output, by the keys of `FILES`."""
     folder = Path(folder)
-    identity = {}
-    for kind, patterns in FILES.items():
-        paths = sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
-        if paths:
-            identity[kind] = digest_of({str(path.relative_to(folder)): file_digest(path) for path in paths})
-    return identity
+    return {
+        kind: digest_of({str(path.relative_to(folder)): file_digest(path) for path in paths})
+        for kind, paths in _files(folder).items()
+    }
+
+
+def files_now(model: Any, revision: str | None = None) -> dict[str, tuple[int, int]]:
+    """
+    Returns the size and the time of change, in nanoseconds, of each file that a model was loaded from, by its whole path. It is
+    another one after a file was replaced, or if a relative name stands for another folder than before.
+    """
+    base = model.get_base_model() if isinstance(model, PeftModel) else model
+    folder = _folder(model, base.config, revision)
+    paths = [path for found in _files(folder).values() for path in found] if folder is not None else []
+    return {str(path.resolve()): ((state := path.stat()).st_size, state.st_mtime_ns) for path in paths}
+
+
+def _files(folder: Path) -> dict[str, list[Path]]:
+    found = {
+        kind: sorted({path for pattern in patterns for path in folder.glob(pattern) if path.is_file()})
+        for kind, patterns in FILES.items()
+    }
+    return {kind: paths for kind, paths in found.items() if paths}
 
 
 def weights_digest(folder: str | Path) -> str | None:

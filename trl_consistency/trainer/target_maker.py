@@ -19,7 +19,7 @@ from ..data.thinking import empty_thought
 from ..errors import ConsistencyError
 from ..generation.answer_cache import TargetCache, fingerprint
 from ..generation.answer_engine import server_of_one
-from ..generation.model_identity import identity_digest, model_identity, model_tensors
+from ..generation.model_identity import files_now, identity_digest, model_identity, model_tensors
 from ..generation.options import end_tokens, evaluating
 from ..generation.targets import Engine, generate_targets
 from ..generation.vllm_engine import TargetEngine
@@ -59,7 +59,8 @@ class TargetMaker:
         # Those of them that are trained on: the pairs, and anchors of a data set of their own
         self.trained_on: list[AnyDataset] = []
         self._own_are_answered = False  # so that an evaluation need not look through them
-        self._loaded_by_name = loaded_by_name
+        # The weights in memory are those of the files, as long as nobody replaces the files.
+        self._files = files_now(trainer.model, self._revision) if loaded_by_name else None
         self.server: str | None = None  # address of a vLLM server that answers in the model's place
 
     def note_sources(self) -> None:
@@ -269,6 +270,10 @@ class TargetMaker:
             with evaluating(model):
                 yield model
 
+    @property
+    def _revision(self) -> str:
+        return (self.args.model_init_kwargs or {}).get("revision") or "main"
+
     def _cache(self, model: PreTrainedModel) -> TargetCache:
         """Returns the cache of the reference's targets, which `model` generates."""
         changed = self.trainer._peft_config is not None and adapter_changes_base(self.trainer._peft_config)
@@ -276,8 +281,8 @@ class TargetMaker:
         identity = model_identity(
             model,
             get_config_model_id(model.config),
-            as_loaded=self._loaded_by_name and not changed,
-            revision=(self.args.model_init_kwargs or {}).get("revision") or "main",
+            as_loaded=not changed and self._files == files_now(model, self._revision),
+            revision=self._revision,
             adapter_off=self.trainer._peft_config is not None,
         )
         dtype = self._autocast_dtype
