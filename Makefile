@@ -27,7 +27,7 @@ quickstart: $(VENV)/.installed-eval
 real: $(VENV)/.installed-eval $(VENV)/.installed-model
 	$(BIN)/trl-consistency quickstart --model_name_or_path embedded:smollm2 --output_dir real
 
-# docs/results.md: about 20 hours of one core. `make reproduce ONLY="base bct/1"` makes some of it. Started again after a
+# docs/results.md: about 21 hours of one core. `make reproduce ONLY="base bct/1"` makes some of it. Started again after a
 # kill, it goes on. The data folder is not part of the package; without it, what needs it is left out.
 DATA_DIR ?= ../shared/data
 

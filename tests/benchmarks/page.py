@@ -50,17 +50,22 @@ INTRODUCTION = """# Benchmarks
 
 <!-- Written by `python -m tests.benchmarks.run`; to change this page, change `tests/benchmarks/page.py`. -->
 
-`make benchmark` measures everything on this page again. Rivals run in the same minutes: each has its own process, and they take turns. Times are
-medians, for one thread. In brackets is the range of *all turns*, or the *quartiles*, between which half of the turns lie: each table's head
-says which. *CPU* is the processor's time, and *wall* is what a clock shows.
-*Times as long* is the median of the ratio in each turn, so other work on the machine slows both sides equally. A run at another hour may
-lie outside that range. *Peak* is the memory beyond what the process held before it made its model. For a command, it is all of its memory. For work
-on rows, it leaves out memory-mapped pages of files, which the system can take back at any time.
+`make benchmark` measures this page again, except for vLLM's rows, other processors and GPUs. Rivals run in the same minutes: each has its own
+process, and they take turns. Times are medians, for one thread. The brackets hold the shortest and the longest turn. If a table's head says
+*quartiles*, they hold the middle half of the turns. *CPU* is the processor's time, and *wall* is what a clock shows. *Times as long* is the median
+of the ratio in each turn, in which both sides run one right after the other. A run at another hour may lie outside that range.
 
-The *floor* is the least time that a step needs: the operations that its shapes need, divided by the rate at which this machine multiplies matrices
-of these shapes, measured in the same minutes. What is computed twice counts once. So the *share of the floor* is 1 if nothing is wasted.
-Work whose result nothing reads does not count either: in the last block, at most prompt positions, only keys and values are read. Our steps leave
-out this work as well, except for its attention.
+*Peak* is the memory beyond what the process held before it made its model. For a command, it is all of its memory. For work on rows, it leaves out
+memory-mapped pages of files, which the system can take back at any time.
+
+Unless a table says otherwise, the model has random weights in the shape of Qwen3: 4 blocks of width 1,024, a vocabulary of 32,768, float32. An
+adapter of rank 8 on all linear layers is trained. A batch of pairs has 4 rows of 256 tokens, and answers of 64. OPCT has one prompt, of 512 tokens
+with the cue and 128 without it, and 8 rollouts of 64. With another model or other lengths, the ratios differ.
+
+The *floor* is the time that the step's matrix products would take alone. We count their operations, and divide them by the speed of this machine with
+matrices of these sizes. The speed is measured beside the step, on one core. What is computed twice counts once. Some results are never used: in the
+last block, most prompt tokens need only their keys and values. The floor leaves the rest out. Our steps leave it out, too, but they still compute
+its attention. So the *share of the floor* is 1 if nothing is wasted.
 """
 
 
@@ -95,7 +100,7 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 def _machine(results: Results) -> str:
     of = _usual(results)
     about = f"Machine, where a table names no other: {of['processor']}, {of['cores']} cores; Python {of['python']}, {_versions(of)}."
-    return about + _load(results) + _sittings(results)
+    return about + _rates(results) + _load(results) + _sittings(results)
 
 
 def _load(results: Results) -> str:
@@ -112,8 +117,8 @@ def _load(results: Results) -> str:
         for of in results.get(name, {}).get("rivals", {}).values()
     )
     return (
-        f" Other processes ran at the same time (load up to {max(loads):.0f}). Rivals waited for them up to {waited:.0%} of their time: "
-        f"ratios can be read, seconds {'hardly' if waited > 0.05 else 'include what others did to memory and caches'}."
+        f" Other processes ran at the same time (load up to {max(loads):.0f}). The rivals waited at most {waited:.0%} of their time for them. "
+        f"So the ratios are good. The seconds are {'of little use' if waited > 0.05 else 'less so, because the others also used memory and caches'}."
     )
 
 
@@ -148,16 +153,21 @@ def _versions(machine: dict[str, Any]) -> str:
 
 def seconds(of: Spread) -> str:
     """A median with its spread, to three digits."""
-    return f"{of['median']:.3g} ({of['low']:.3g} to {of['high']:.3g})"
+    if len(of.get("each", ())) == 1:
+        return f"{_number(of['median'])} (once)"
+    return f"{_number(of['median'])} ({_number(of['low'])} to {_number(of['high'])})"
 
 
-def _once(of: Spread) -> str:
-    return f"{of['median']:.3g} (once)"
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _span(row: dict[str, Any]) -> str:
     """Says what the spreads of a row span. Its file was written at once, so they are all of one kind."""
-    return alike([of[clock] for of in row["rivals"].values() for clock in ("cpu", "wall")])[1]
+    spreads = [of[clock] for of in row["rivals"].values() for clock in ("cpu", "wall")]
+    counts = {len(of["each"]) for of in spreads if "each" in of} - {1}
+    span = alike(spreads)[1]
+    return f"all {counts.pop()} turns" if span == "all turns" and len(counts) == 1 else span
 
 
 def _head(row: dict[str, Any]) -> list[str]:
@@ -184,6 +194,8 @@ def _ratio_sections(results: Results) -> list[str]:
             line = [rival, seconds(of["cpu"]), seconds(of["wall"]), peak, ratio]
             lines.append([*line, f"{shares[rival]:.2f}"] if shares else line)
         text = f"### {ROWS[name].about}\n\n{_table([*head, *(['share of the floor'] if shares else [])], lines)}"
+        if ROWS[name].note:
+            text += f"\n\n{ROWS[name].note}"
         if ROWS[name].clock == "wall":
             text += "\n\nWall times are compared: the CPU time of the servers is not counted."
         if shares:
@@ -194,6 +206,8 @@ def _ratio_sections(results: Results) -> list[str]:
             )
         if name in ENGINES:
             text += f"\n\nWith {_versions(row['machine'])}."
+            if (load := row["machine"]["load"]) is not None:
+                text += f" Load at the end: {load:.1f} on {row['machine']['cores']} cores."
         sections.append(text + _another(row, results))
     return sections
 
@@ -216,9 +230,9 @@ def _data_sections(results: Results) -> list[str]:
         head = _head(results[name])
         lines = []
         for rival, of in results[name]["rivals"].items():
-            show = _once if of.get("turns") == 1 else seconds
-            lines.append([_rows(rival), show(of["cpu"]), show(of["wall"]), f"{of['peak']:,.0f}"])
-        sections.append(f"### {row.about}\n\n{_table(head, lines)}{_another(results[name], results)}")
+            lines.append([_rows(rival), seconds(of["cpu"]), seconds(of["wall"]), f"{of['peak']:,.0f}"])
+        note = f"\n\n{row.note}" if row.note else ""
+        sections.append(f"### {row.about}\n\n{_table(head, lines)}{note}{_another(results[name], results)}")
     return sections
 
 
@@ -237,7 +251,7 @@ def _elsewhere(results: Results, folder: Path) -> list[str]:
                 )
         if lines:
             here, there = _usual(results)["processor"], _usual(others)
-            about = f"*Here* is {here}. *There* is {there['processor']}, {there['cores']} cores, {_versions(there)}.{_rates(others)}{_load(others)}"
+            about = f"*Here* is {here}. *There* is an earlier run on {there['processor']}, {there['cores']} cores, {_versions(there)}.{_rates(others)}{_load(others)}"
             head = ["row", "rival", "times as long, here", "there", "our share of the floor, here", "there"]
             sections.append(f"{about}\n\n{_table(head, lines)}")
     return ["## On other processors", *sections] if sections else []
@@ -255,7 +269,7 @@ def _share(row: dict[str, Any]) -> str:
 
 def _growth(results: Results) -> list[str]:
     tables = [*_growth_of_step(results), *_growth_of_processes(results), *_growth_of_data(results)]
-    about = "An exponent of 1 says that twice as much takes twice as long, and one of 0 that it takes no longer."
+    about = "With an exponent of 1, twice as much takes twice as long. With 0, it takes no longer. Beside it is the exponent of the operations that are needed."
     return ["## Growth", about, *tables] if tables else []
 
 
@@ -272,7 +286,10 @@ def _growth_of_step(results: Results) -> list[str]:
         for name, grown in results["growth"]["growth"].items()
     ]
     head = ["what grows", "CPU seconds at 1, 2 and 4 times", "exponent", "of the needed operations"]
-    return [f"OPCT's step while one thing grows and all else stays.\n\n{_table(head, rows)}"]
+    return [
+        "OPCT's step while one thing grows and all else stays: the shortest of three turns, on a model of half the width and half the blocks.\n\n"
+        + _table(head, rows)
+    ]
 
 
 def _growth_of_processes(results: Results) -> list[str]:
@@ -288,8 +305,8 @@ def _growth_of_processes(results: Results) -> list[str]:
         )
     ]
     return [
-        "OPCT's optimization step on two prompts with eight rollouts each, all in one process or shared out to two.\n\n"
-        + _table(["processes", *counts, "exponent", "expected"], rows)
+        "OPCT's optimization step on two prompts with eight rollouts each, all in one process or shared out to two: the shortest of three "
+        "turns. The vocabulary has 4,096 tokens.\n\n" + _table(["processes", *counts, "exponent", "expected"], rows)
     ]
 
 
@@ -322,7 +339,9 @@ def _next(results: Results) -> str:
     lines = []
     if shares:
         name = min(shares, key=lambda of: shares[of])
-        lines.append(f"- `{name}` is farthest from its floor: {shares[name]:.2f}. {_where(results[name])}")
+        lines.append(
+            f"- Of the rows that the guard watches, `{name}` is farthest from its floor: {shares[name]:.2f}. {_where(results[name])}"
+        )
     for name, grown in results.get("growth", {}).get("growth", {}).items():
         if grown["exponent"] > grown["expected"] + 0.15:
             lines.append(
@@ -369,8 +388,8 @@ def _quick(results: Results) -> str:
     ratios, span = _ratios(results)
     rows = [[f"`{name}`", rival, seconds(of)] for name, rival, of in ratios]
     return (
-        "## The guard against slipping\n\n`make benchmark QUICK=1` measures these ratios again on a small model, and warns where the upper "
-        "quartile of the new turns is below the lower quartile of the committed ones.\n\n"
+        "## The guard against slipping\n\n`make benchmark QUICK=1` measures these ratios again on a small model. It warns if a ratio has fallen: "
+        "if three quarters of the new turns are below three quarters of the committed ones.\n\n"
         f"{_table(['row', 'rival', f'times as long as ours ({span})'], rows)}"
     )
 
@@ -387,7 +406,7 @@ def _gpu(results: Results) -> str:
         sections[-1] += f" Not measured yet: {', '.join(missing)}."
     for name, piece in results.items():
         of, work = piece["machine"], PIECES[name]
-        about = str(getattr(work, "func", work).__doc__).strip()
+        about = " ".join(str(getattr(work, "func", work).__doc__).split())
         sections += [f"### `{name}`", f"{about}\n\n{piece['device']}; {_versions(of)}.", _figures(piece["figures"])]
     return "\n\n".join(sections)
 

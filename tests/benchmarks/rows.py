@@ -37,7 +37,7 @@ class Made:
 class Row:
     """
     What is measured. The first rival is the one that others are compared with: ours. `needs` is a package without which
-    the row is left out.
+    the row is left out. `note` is a paragraph below its table.
     """
 
     name: str
@@ -46,6 +46,7 @@ class Row:
     make: Callable[[str, Size, Turns], Made]
     most_turns: int = 100
     needs: str | None = None
+    note: str = ""
     clock: str = "cpu"  # by which rivals are compared, or "wall" if other processes do part of the work
 
 
@@ -68,6 +69,19 @@ def _rows_of_data(size: Size, most: int | None = None) -> tuple[str, ...]:
 def _up_to_100_000(size: Size) -> tuple[str, ...]:
     """A million rows would take ten minutes more, and the times grow with the rows alone."""
     return _rows_of_data(size, 100_000)
+
+
+# What a reader of the tables must know of the rivals' work
+
+TEACHER = (
+    "TRL's teacher is a second model, which is part of its peak. It reads the prompt with the cue with each rollout, since that trainer has one prompt "
+    "for both. Our reference reads the prompt without it, once. So the ratio has three causes: shared prompts, the shorter prompt, and how the head is "
+    "computed."
+)
+PADDED = (
+    "Forward and backward alone, on a model of 6 blocks and width 512. The lengths are spread evenly, and the order is random. With lengths that differ "
+    "less, less is gained."
+)
 
 
 # Padding
@@ -179,6 +193,7 @@ ROWS = {
             _rivals("ours", "TRL"),
             _step(steps.rollout_step),
             most_turns=5,
+            note=TEACHER,
         ),
         Row(
             "opct_training",
@@ -186,6 +201,7 @@ ROWS = {
             _rivals("ours", "TRL", "SDFT"),
             _training(training.on_policy),
             most_turns=3,
+            note=f"{TEACHER} SDFT's teacher reads both prompts, one after the other.",
         ),
         Row(
             "act_step",
@@ -199,6 +215,7 @@ ROWS = {
             "BCT's whole step, against TRL's `SFTTrainer` on the same tokens",
             _rivals("ours", "SFTTrainer"),
             _training(training.supervised),
+            note="`SFTTrainer` also logs entropy and token accuracy, as it does by default. The next table compares with the bare model.",
         ),
         Row(
             "bct_step",
@@ -220,6 +237,7 @@ ROWS = {
             _rivals("ours", "TRL"),
             _step(steps.checkpointed_rollout_step),
             most_turns=3,
+            note=TEACHER,
         ),
         Row(
             "opct_short_step",
@@ -227,6 +245,7 @@ ROWS = {
             _rivals("ours", "TRL"),
             _step(steps.short_rollout_step),
             most_turns=3,
+            note=TEACHER.replace("the shorter prompt, and", "the shorter prompt (180 tokens instead of 200), and"),
         ),
         Row(
             "hybrid_qwen3_5",
@@ -248,6 +267,7 @@ ROWS = {
             _rivals("padding-free", "packed", "padded"),
             _padding("bct"),
             most_turns=3,
+            note=PADDED,
         ),
         Row(
             "padding_kl",
@@ -255,6 +275,7 @@ ROWS = {
             _rivals("padding-free", "packed", "padded"),
             _padding("kl"),
             most_turns=3,
+            note=PADDED,
         ),
         Row(
             "padding_act",
@@ -262,6 +283,7 @@ ROWS = {
             _rivals("padding-free", "padded"),
             _padding("act"),
             most_turns=3,
+            note=PADDED,
         ),
         Row(
             "lora_dropout",
@@ -333,7 +355,14 @@ ROWS = {
             needs="vllm",
             clock="wall",
         ),
-        Row("prepare", "Rendering and aligning pairs, by rows", _rows_of_data, _on_data(_prepare), most_turns=2),
+        Row(
+            "prepare",
+            "Rendering and aligning pairs, by rows",
+            _rows_of_data,
+            _on_data(_prepare),
+            most_turns=2,
+            note="A pair is two texts of 40 words without a chat template, and the tokenizer splits at spaces. Chat messages and a usual tokenizer take longer.",
+        ),
         Row("lint", "`lint`, by rows", _up_to_100_000, _on_data(_lint), most_turns=2),
         Row("pairs", "`pairs`, by pairs that are made, its start included", _up_to_100_000, _pairs, most_turns=2),
         Row(

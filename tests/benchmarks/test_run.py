@@ -408,11 +408,18 @@ def test_each_table_says_which_spread_its_row_holds(tmp_path):
     )
     assert "| other | 3 (2.8 to 3.2) | 3 (2.8 to 3.2) | 1 | 3 (2.8 to 3.2) |" in one
     assert (
-        "CPU seconds (all turns) | wall seconds (all turns) | peak, MiB | times as long as ours (all turns) |" in two
+        "CPU seconds (all 5 turns) | wall seconds (all 5 turns) | peak, MiB | times as long as ours (all 5 turns) |"
+        in two
     )
     assert "| other | 3 (2 to 5) | 3 (2 to 5) | 1 | 3 (2 to 5) |" in two
     assert "quartiles" not in two
-    assert "|  | CPU seconds (all turns) | wall seconds (all turns) | peak, MiB |" in three
+    assert "|  | CPU seconds (all 5 turns) | wall seconds (all 5 turns) | peak, MiB |" in three
+
+
+def test_a_row_of_one_turn_has_no_spread(tmp_path):
+    once = spread([1020.4])
+    text = page.write_page(_results(tmp_path, "full", {"act_step": (once, once)})).read_text()
+    assert "| other | 1,020 (once) | 1,020 (once) | 1 | 1,020 (once) |" in text
 
 
 def test_the_page_compares_processors(tmp_path):
@@ -425,7 +432,7 @@ def test_the_page_compares_processors(tmp_path):
     row["floor"] = {"operations": 1.0, "rate": {"median": 3e9}, "share": {"ours": 0.25, "other": 0.1}}
     (there / "act_step.json").write_text(json.dumps(row))
     section = page.write_page(folder).read_text().partition("## On other processors")[2].partition("\n## ")[0]
-    assert "*There* is Slow, 1 cores, torch 1" in section
+    assert "*There* is an earlier run on Slow, 1 cores, torch 1" in section
     assert "It multiplies matrices at 3 to 3 GFLOP/s." in section
     assert "| `act_step` | other | 3 (2 to 5) | 7 (6 to 8) |  | 0.25 |" in section
     assert "kl_step" not in section
@@ -451,7 +458,7 @@ def test_the_picture_says_what_its_bars_are(tmp_path, monkeypatch, second):
     assert said[0].endswith("all turns)" if second == NEW else "quartiles)")
 
 
-@pytest.mark.parametrize(("wall", "said"), [(1.01, "seconds include what others did"), (1.2, "seconds hardly")])
+@pytest.mark.parametrize(("wall", "said"), [(1.01, "The seconds are less so"), (1.2, "The seconds are of little use")])
 def test_the_page_says_that_other_processes_ran(wall, said):
     of = {**result(2.0), "wall": {"median": 2.0 * wall, "low": 2.0, "high": 3.0}}
     machine = dict.fromkeys(("processor", "cores", "python", "torch", "trl", "transformers", "peft"), "1")

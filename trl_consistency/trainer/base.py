@@ -144,6 +144,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
     has_ended = False  # whether the last training was not broken off
     _saved_in: frozenset[str] = frozenset()  # folders that got the weights since the last training began
     _epoch = 0  # the number of the epoch in training, from 0; a callback may end an epoch early
+    _has_cut_epochs = False  # whether a callback ended one of this run early
     _mixture: AnchorMixture | None = None  # of streamed pairs with anchors
 
     # Implemented by each trainer
@@ -494,6 +495,7 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         warn_of_choice(self.args, self.state)
         warn_of_warmup(self)
         super()._run_epoch(*args, **kwargs)
+        self._has_cut_epochs |= self.control.should_epoch_stop
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         is_training, given = self._logs_training(logs), set(logs)

@@ -547,6 +547,26 @@ def test_rows_grouped_by_length_have_another_order_in_each_epoch(tmp_path, data_
     assert (list(other._get_train_sampler()) == orders[0]) == (data_seed is not None)
 
 
+class EndsEpochs(TrainerCallback):
+    """Ends each epoch after two steps."""
+
+    def on_step_end(self, args, state, control, **kwargs):
+        control.should_epoch_stop = state.global_step % 2 == 0
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_epochs_that_a_callback_ends_early_are_warned_about(tmp_path, caplog, step):
+    trainer = make_trainer(tmp_path, num_train_epochs=2, max_steps=-1)
+    trainer.add_callback(EndsEpochs())
+    trainer.train()
+    assert "ended an epoch early" not in caplog.text
+    for again in (1, 2):  # it is known after a resumed run, too
+        checkpoint = sorted(tmp_path.glob("checkpoint-*"))[step - 1 if again == 1 else -1]
+        caplog.clear()
+        make_trainer(tmp_path, num_train_epochs=2, max_steps=-1).train(resume_from_checkpoint=str(checkpoint))
+        assert ("ended an epoch early" in caplog.text) == (step > 1)
+
+
 def test_manifest_is_in_every_checkpoint(begun):
     run = read_manifest(begun("bct") / "checkpoint-2")["run"]
     assert run["method"] == ["bct"]

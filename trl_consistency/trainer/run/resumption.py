@@ -112,12 +112,19 @@ class RunRecord:
         something differs that `resume_changed` does not name, or a name is unknown.
         """
         self.run, self.history, self.changes = self._describe_run(), [], {}
+        self.trainer._has_cut_epochs = False
         check_same(self.trainer, self.run)
         if checkpoint is None:
             if resume_changed:
                 raise ConsistencyError("`resume_changed` needs `resume_from_checkpoint`: no run is resumed.")
             return
         manifest = read_manifest(checkpoint)
+        if manifest.get("has_cut_epochs"):
+            self.trainer._has_cut_epochs = True
+            logger.warning(
+                f"{checkpoint} is of a run in which a callback ended an epoch early (`control.should_epoch_stop`). Resuming "
+                "takes all epochs for whole ones: it goes on in another epoch than that run, and may end at another step."
+            )
         saved = manifest.get("run")
         known = {*self.run, *(saved or {}), "targets"}
         unknown = [name for name in resume_changed if name not in known]
@@ -214,7 +221,9 @@ class RunRecord:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the description of this run for a checkpoint."""
-        return {"run": self.run, "history": self.history, "earlier": self.earlier}
+        trainer, described = self.trainer, {"run": self.run, "history": self.history, "earlier": self.earlier}
+        has_cut = trainer._has_cut_epochs or trainer.control.should_epoch_stop
+        return described | ({"has_cut_epochs": True} if has_cut else {})
 
     def load_optimizer(self, checkpoint: str | None, load: Callable[[str | None], None]) -> None:
         """Loads optimizer and schedule with Trainer's `load`, and keeps the settings that were allowed to change."""
