@@ -100,7 +100,16 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 def _machine(results: Results) -> str:
     of = _usual(results)
     about = f"Machine, where a table names no other: {of['processor']}, {of['cores']} cores; Python {of['python']}, {_versions(of)}."
-    return about + _rates(results) + _load(results) + _sittings(results)
+    ours = {name: row for name, row in results.items() if name not in ENGINES}
+    return about + _dates(ours) + _rates(results) + _load(results) + _sittings(results)
+
+
+def _dates(results: Results) -> str:
+    """Says when rows were measured, if they note it: the code of that day was."""
+    dates = sorted({row["machine"]["date"] for row in results.values() if "date" in row["machine"]})
+    return (
+        f" Measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))}, with the code of that time." if dates else ""
+    )
 
 
 def _load(results: Results) -> str:
@@ -205,7 +214,7 @@ def _ratio_sections(results: Results) -> list[str]:
                 f"{rate['median'] / 1e9:.0f} GFLOP/s. {_where(row)}"
             )
         if name in ENGINES:
-            text += f"\n\nWith {_versions(row['machine'])}."
+            text += f"\n\nWith {_versions(row['machine'])}.{_dates({name: row})}"
             if (load := row["machine"]["load"]) is not None:
                 text += f" Load at the end: {load:.1f} on {row['machine']['cores']} cores."
         sections.append(text + _another(row, results))
@@ -251,7 +260,7 @@ def _elsewhere(results: Results, folder: Path) -> list[str]:
                 )
         if lines:
             here, there = _usual(results)["processor"], _usual(others)
-            about = f"*Here* is {here}. *There* is an earlier run on {there['processor']}, {there['cores']} cores, {_versions(there)}.{_rates(others)}{_load(others)}"
+            about = f"*Here* is {here}. *There* is an earlier run on {there['processor']}, {there['cores']} cores, {_versions(there)}.{_dates(others)}{_rates(others)}{_load(others)}"
             head = ["row", "rival", "times as long, here", "there", "our share of the floor, here", "there"]
             sections.append(f"{about}\n\n{_table(head, lines)}")
     return ["## On other processors", *sections] if sections else []
@@ -407,7 +416,11 @@ def _gpu(results: Results) -> str:
     for name, piece in results.items():
         of, work = piece["machine"], PIECES[name]
         about = " ".join(str(getattr(work, "func", work).__doc__).split())
-        sections += [f"### `{name}`", f"{about}\n\n{piece['device']}; {_versions(of)}.", _figures(piece["figures"])]
+        sections += [
+            f"### `{name}`",
+            f"{about}\n\n{piece['device']}; {_versions(of)}.{_dates({name: piece})}",
+            _figures(piece["figures"]),
+        ]
     return "\n\n".join(sections)
 
 

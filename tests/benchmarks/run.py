@@ -27,6 +27,7 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
+from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -144,6 +145,7 @@ def machine() -> dict[str, Any]:
         pass
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     return {
+        "date": date.today().isoformat(),
         "processor": name,
         "cores": os.cpu_count(),
         "load": load,
