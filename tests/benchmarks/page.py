@@ -163,8 +163,12 @@ def _versions(machine: dict[str, Any]) -> str:
 def seconds(of: Spread) -> str:
     """A median with its spread, to three digits."""
     if len(of.get("each", ())) == 1:
-        return f"{_number(of['median'])} (once)"
+        return _once(of)
     return f"{_number(of['median'])} ({_number(of['low'])} to {_number(of['high'])})"
+
+
+def _once(of: Spread) -> str:
+    return f"{_number(of['median'])} (once)"
 
 
 def _number(value: float) -> str:
@@ -239,7 +243,8 @@ def _data_sections(results: Results) -> list[str]:
         head = _head(results[name])
         lines = []
         for rival, of in results[name]["rivals"].items():
-            lines.append([_rows(rival), seconds(of["cpu"]), seconds(of["wall"]), f"{of['peak']:,.0f}"])
+            show = _once if of.get("turns") == 1 else seconds
+            lines.append([_rows(rival), show(of["cpu"]), show(of["wall"]), f"{of['peak']:,.0f}"])
         note = f"\n\n{row.note}" if row.note else ""
         sections.append(f"### {row.about}\n\n{_table(head, lines)}{note}{_another(results[name], results)}")
     return sections
