@@ -56,7 +56,7 @@ A model on the Hub can change. `make pin` asks the Hub for the newest commit of 
 
 ## Without an installation
 
-`recipes/train.py` takes any recipe. It says at its top which packages it needs, so `uv run` installs them by itself. It is also in the
+`recipes/train.py` takes any recipe of this package's two trainers. It says at its top which packages it needs, so `uv run` installs them by itself. It is also in the
 installed package, and takes a recipe's name below `recipes` as well as a file of yours:
 
 ```sh
