@@ -105,11 +105,12 @@ def _machine(results: Results) -> str:
 
 
 def _dates(results: Results) -> str:
-    """Says when rows were measured, if they note it: the code of that day was."""
+    """Says on which days rows were measured, where they note it."""
     dates = sorted({row["machine"]["date"] for row in results.values() if "date" in row["machine"]})
-    return (
-        f" Measured {' to '.join(dict.fromkeys((dates[0], dates[-1])))}, with the code of that time." if dates else ""
-    )
+    if not dates:
+        return ""
+    days = f"on {dates[0]}" if dates[0] == dates[-1] else f"from {dates[0]} to {dates[-1]}"
+    return f" Measured {days}, with the code of that time."
 
 
 def _load(results: Results) -> str:
@@ -127,7 +128,7 @@ def _load(results: Results) -> str:
     )
     return (
         f" Other processes ran at the same time (load up to {max(loads):.0f}). The rivals waited at most {waited:.0%} of their time for them. "
-        f"So the ratios are good. The seconds are {'of little use' if waited > 0.05 else 'less so, because the others also used memory and caches'}."
+        f"The ratios can be read. The seconds {'can hardly be' if waited > 0.05 else 'include what the others did to memory and caches'}."
     )
 
 
@@ -178,7 +179,7 @@ def _number(value: float) -> str:
 def _span(row: dict[str, Any]) -> str:
     """Says what the spreads of a row span. Its file was written at once, so they are all of one kind."""
     spreads = [of[clock] for of in row["rivals"].values() for clock in ("cpu", "wall")]
-    counts = {len(of["each"]) for of in spreads if "each" in of} - {1}
+    counts = {len(of["each"]) for of in spreads if "each" in of} - {1}  # where it was once, the cell says so
     span = alike(spreads)[1]
     return f"all {counts.pop()} turns" if span == "all turns" and len(counts) == 1 else span
 

@@ -78,6 +78,7 @@ TEACHER = (
     "for both. Our reference reads the prompt without it, once. So the ratio has three causes: shared prompts, the shorter prompt, and how the head is "
     "computed."
 )
+HYBRID = "The model has 6 blocks, width 512, a vocabulary of 4,096 and PyTorch's own kernels."
 PADDED = (
     "Forward and backward alone, on a model of 6 blocks and width 512. The lengths are spread evenly, and the order is random. With lengths that differ "
     "less, less is gained."
@@ -245,7 +246,7 @@ ROWS = {
             _rivals("ours", "TRL"),
             _step(steps.short_rollout_step),
             most_turns=3,
-            note=TEACHER.replace("the shorter prompt, and", "the shorter prompt (180 tokens instead of 200), and"),
+            note=TEACHER,
         ),
         Row(
             "hybrid_qwen3_5",
@@ -253,6 +254,7 @@ ROWS = {
             _rivals(*SHARING),
             _step(steps.hybrid_step("qwen3_5_text")),
             most_turns=3,
+            note=HYBRID,
         ),
         Row(
             "hybrid_lfm2",
@@ -260,6 +262,7 @@ ROWS = {
             _rivals(*SHARING),
             _step(steps.hybrid_step("lfm2")),
             most_turns=3,
+            note=HYBRID,
         ),
         Row(
             "padding_bct",

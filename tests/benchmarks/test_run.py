@@ -422,6 +422,13 @@ def test_a_row_of_one_turn_has_no_spread(tmp_path):
     assert "| other | 1,020 (once) | 1,020 (once) | 1 | 1,020 (once) |" in text
 
 
+def test_the_page_says_on_which_days_rows_were_measured():
+    first, last = ({"machine": {"date": date}} for date in ("2026-11-23", "2026-11-26"))
+    assert page._dates({"a": first, "b": first}) == " Measured on 2026-11-23, with the code of that time."
+    assert "from 2026-11-23 to 2026-11-26" in page._dates({"a": last, "b": first, "c": {"machine": {}}})
+    assert page._dates({"c": {"machine": {}}}) == ""
+
+
 def test_the_page_compares_processors(tmp_path):
     folder = _results(tmp_path, "full", {"act_step": (NEW, NEW), "kl_step": (NEW, NEW)})
     there = folder / "elsewhere" / "slow"
@@ -458,7 +465,9 @@ def test_the_picture_says_what_its_bars_are(tmp_path, monkeypatch, second):
     assert said[0].endswith("all turns)" if second == NEW else "quartiles)")
 
 
-@pytest.mark.parametrize(("wall", "said"), [(1.01, "The seconds are less so"), (1.2, "The seconds are of little use")])
+@pytest.mark.parametrize(
+    ("wall", "said"), [(1.01, "The seconds include what the others did"), (1.2, "The seconds can hardly be")]
+)
 def test_the_page_says_that_other_processes_ran(wall, said):
     of = {**result(2.0), "wall": {"median": 2.0 * wall, "low": 2.0, "high": 3.0}}
     machine = dict.fromkeys(("processor", "cores", "python", "torch", "trl", "transformers", "peft"), "1")

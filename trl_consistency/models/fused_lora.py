@@ -98,7 +98,7 @@ class _LinearWithAdapter(torch.autograd.Function):
     frozen, and all tensors have one dtype.
 
     The backward pass computes the adapter's small matrices with as many rows as the rank: on CPUs, a product whose result
-    has so few columns takes up to twelve times as long. The forward pass rounds as PEFT does without gradients, so that a
+    has so few columns takes several times as long in float32. The forward pass rounds as PEFT does without gradients, so that a
     student that has not moved equals its reference.
     """
 

@@ -123,7 +123,8 @@ class RunRecord:
             self.trainer._has_cut_epochs = True
             logger.warning(
                 f"{checkpoint} is of a run in which a callback ended an epoch early (`control.should_epoch_stop`). Resuming "
-                "takes all epochs for whole ones: it goes on in another epoch than that run, and may end at another step."
+                "takes all epochs for whole ones: it goes on in another epoch than that run, and may end at another step. For the "
+                "same training, begin anew."
             )
         saved = manifest.get("run")
         known = {*self.run, *(saved or {}), "targets"}
