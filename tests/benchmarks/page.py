@@ -53,7 +53,8 @@ INTRODUCTION = """# Benchmarks
 `make benchmark` measures this page again, except for vLLM's rows, other processors and GPUs. Rivals run in the same minutes: each has its own
 process, and they take turns. Times are medians, for one thread. The brackets hold the shortest and the longest turn. If a table's head says
 *quartiles*, they hold the middle half of the turns. *CPU* is the processor's time, and *wall* is what a clock shows. *Times as long* is the median
-of the ratio in each turn, in which both sides run one right after the other. A run at another hour may lie outside that range.
+of the ratio in each turn, in which both sides run one right after the other. Its brackets are wider: they hold the ratio of any turn of theirs to any
+turn of ours. A run at another hour may still lie outside.
 
 *Peak* is the memory beyond what the process held before it made its model. For a command, it is all of its memory. For work on rows, it leaves out
 memory-mapped pages of files, which the system can take back at any time.
@@ -101,7 +102,14 @@ def _machine(results: Results) -> str:
     of = _usual(results)
     about = f"Machine, where a table names no other: {of['processor']}, {of['cores']} cores; Python {of['python']}, {_versions(of)}."
     ours = {name: row for name, row in results.items() if name not in ENGINES}
-    return about + _dates(ours) + _rates(results) + _load(results) + _sittings(results)
+    return about + _dates(ours) + _rates(results) + _took(ours) + _load(results) + _sittings(results)
+
+
+def _took(results: Results) -> str:
+    """Says how long the rows took in all, if each notes it."""
+    if not all("took" in row for row in results.values()):
+        return ""
+    return f" These rows took {sum(row['took'] for row in results.values()) / 60:.0f} minutes in all."
 
 
 def _dates(results: Results) -> str:

@@ -201,7 +201,7 @@ ROWS = {
             "OPCT's whole step with its rollouts, against TRL's `DistillationTrainer` and its SDFT trainer",
             _rivals("ours", "TRL", "SDFT"),
             _training(training.on_policy),
-            most_turns=3,
+            most_turns=2,
             note=f"{TEACHER} SDFT's teacher reads both prompts, one after the other.",
         ),
         Row(
@@ -237,7 +237,7 @@ ROWS = {
             "OPCT's optimization step with gradient checkpointing, against TRL's `DistillationTrainer`",
             _rivals("ours", "TRL"),
             _step(steps.checkpointed_rollout_step),
-            most_turns=3,
+            most_turns=2,
             note=TEACHER,
         ),
         Row(
@@ -269,7 +269,7 @@ ROWS = {
             "BCT on 32 pairs of 20 to 400 tokens: `padding_free`, `packing`, and batches with padding",
             _rivals("padding-free", "packed", "padded"),
             _padding("bct"),
-            most_turns=3,
+            most_turns=2,
             note=PADDED,
         ),
         Row(
@@ -277,7 +277,7 @@ ROWS = {
             "KL on 32 pairs of 20 to 400 tokens: `padding_free`, `packing`, and batches with padding",
             _rivals("padding-free", "packed", "padded"),
             _padding("kl"),
-            most_turns=3,
+            most_turns=2,
             note=PADDED,
         ),
         Row(
@@ -285,7 +285,7 @@ ROWS = {
             "ACT on 32 pairs of 20 to 400 tokens: `padding_free`, and batches with padding",
             _rivals("padding-free", "padded"),
             _padding("act"),
-            most_turns=3,
+            most_turns=2,
             note=PADDED,
         ),
         Row(

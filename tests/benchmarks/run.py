@@ -2,7 +2,7 @@
 Measures the rows of docs/benchmarks.md, and writes the page.
 
 ```bash
-python -m tests.benchmarks.run                   # all: about 95 minutes of two idle cores
+python -m tests.benchmarks.run                   # all: 60 to 90 minutes of two idle cores
 python -m tests.benchmarks.run --only opct_step  # some rows
 python -m tests.benchmarks.run --quick           # five minutes: warns of ratios that have slipped, writes nothing
 python -m tests.benchmarks.run --agree FOLDER    # measures nothing: do the ratios of another run agree with these?
@@ -26,6 +26,7 @@ import json
 import os
 import platform
 import sys
+import time
 from collections.abc import Sequence
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
@@ -102,10 +103,16 @@ def measure_row(row: Row, size: Size) -> dict[str, Any]:
 
 def ratio(ours: list[dict[str, float]], others: list[dict[str, float]], clock: str) -> Spread:
     """
-    Returns how many times as long a rival takes: the spread over the turns, in each of which both ran one after the
-    other.
+    Returns how many times as long a rival takes: the ratio in each turn, in which both ran one after the other, and their
+    median. The least and the greatest are those of any turn of theirs to any of ours: what another run may find.
     """
-    return spread([other[clock] / own[clock] for own, other in zip(ours, others, strict=True)])
+    pairs = zip(ours, others, strict=True)
+    own, other = ([turn[clock] for turn in turns] for turns in (ours, others))
+    return {
+        **spread([b[clock] / a[clock] for a, b in pairs]),
+        "low": min(other) / max(own),
+        "high": max(other) / min(own),
+    }
 
 
 def slipped(committed: Spread, found: Spread) -> bool:
@@ -176,8 +183,10 @@ def measure_all(folder: Path, size: Size, names: Sequence[str], progress: Path |
             print(f"{name}: left out, since {needs} is not installed")
             continue
         print(f"{size.name}, {number} of {len(names)}: {name} ...", flush=True)
+        start = time.perf_counter()
         found = OTHERS[name](size) if name in OTHERS else measure_row(ROWS[name], size)
-        write_text(folder / size.name / f"{name}.json", json.dumps({"machine": machine(), **found}, indent=1) + "\n")
+        found = {"machine": machine(), "took": time.perf_counter() - start, **found}
+        write_text(folder / size.name / f"{name}.json", json.dumps(found, indent=1) + "\n")
         for rival, of in found.get("ratios", {}).items():
             print(f"    {rival}: {of['median']:.2f} times as long as ours", flush=True)
         if progress:

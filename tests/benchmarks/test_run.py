@@ -206,7 +206,8 @@ def test_a_ratio_is_of_paired_turns():
     ours, others = ([{"cpu": factor * cpu, "wall": 1.0} for cpu in (1.0, 2.0, 4.0)] for factor in (1, 2))
     others[1]["cpu"] = 5.0
     found = run.ratio(ours, others, "cpu")
-    assert found == {"median": 2, "low": 2, "high": 2.5, "each": [2, 2.5, 2]}  # a busy machine slows down both
+    # A busy machine slows down both, so the median is of paired turns. Another run may be busy in other turns.
+    assert found == {"median": 2, "low": 0.5, "high": 8, "each": [2, 2.5, 2]}
     assert run.ratio(ours, others, "wall")["median"] == 1
 
 
@@ -226,7 +227,8 @@ def test_a_row_keeps_the_ratio_of_every_turn(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(run, "Worker", Made)
     run.measure_all(tmp_path, TINY, ["act_step"])
     row = json.loads((tmp_path / "tiny" / "act_step.json").read_text())
-    assert row["ratios"] == {"whole model": {"median": 3.5, "low": 3.0, "high": 4.0, "each": [3.0, 4.0]}}
+    assert row["ratios"] == {"whole model": {"median": 3.5, "low": 1.5, "high": 8.0, "each": [3.0, 4.0]}}
+    assert row["took"] >= 0
     said = "tiny, 1 of 1: act_step ...\n    whole model: 3.50 times as long as ours\n"
     assert capsys.readouterr().out == said
 
