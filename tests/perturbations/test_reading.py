@@ -59,7 +59,7 @@ FAULTS = {
         "line 1: two columns are called `answer`. Rename one of them",
     ),
     "not Parquet": ("a.parquet", "question", "a.parquet cannot be read"),
-    "another type": ("a.txt", "question", "must end in .jsonl, .csv or .parquet"),
+    "another type": ("a.txt", "question", "must end in .jsonl, .json, .csv, .parquet"),
 }
 
 

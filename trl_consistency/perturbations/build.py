@@ -214,7 +214,8 @@ def build_pairs(
         wrong_answer (`str`, *optional*, defaults to `"random"`):
             The suggested answer: a `"random"` or the `"longest"` wrong one, or the one `"given"` by the data.
         positions (`Sequence[str]`, *optional*):
-            Positions where cues may stand.
+            Positions where cues may stand: any of `"start"`, `"before_choices"`, `"after_choices"` and `"end"`. By default
+            all of them.
         chat (`bool`, *optional*, defaults to `True`):
             Whether prompts are chat messages. Otherwise they are text.
         instruction (`str`, *optional*):
@@ -224,7 +225,7 @@ def build_pairs(
         benign_controls (`bool`, *optional*, defaults to `False`):
             Whether to add everyday requests in the same jailbreak wrappers, with the category `"benign"`.
         seed (`int`, *optional*, defaults to `42`):
-            Seed.
+            Seed of the wordings, positions and suggested answers. It does not change the splits.
         report ([`BuildReport`], *optional*):
             Report to fill in.
 
@@ -233,7 +234,7 @@ def build_pairs(
 
     Raises:
         [`ConsistencyError`]: If an option or a column is wrong.
-        [`InvalidPairsError`]: If rows are faulty; raised after ten, or after the last row.
+        [`InvalidPairsError`]: If rows are faulty. It is raised at the eleventh faulty row, or after the last row.
     """
     perturbations = [perturbations] if isinstance(perturbations, str) else perturbations
     chosen = find_perturbations(perturbations)
@@ -248,7 +249,9 @@ def build_pairs(
             raise ConsistencyError(f"`positions`: {position!r} is not one of {', '.join(POSITIONS)}.")
     wrapped = [steps for steps in chosen if any(step.family == "jailbreak" for step in steps)]
     if benign_controls and not wrapped:
-        raise ConsistencyError("`benign_controls` are for jailbreak wrappers, and `perturbations` has none.")
+        raise ConsistencyError(
+            "`benign_controls` are for jailbreak wrappers, and `perturbations` has none. Leave it out, or add one."
+        )
     there = columns_of(rows) if columns is None and isinstance(rows, Sequence) else None
     if isinstance(form := getattr(rows, "format", None), dict) and form["type"] not in (None, "custom"):
         rows = cast(Any, rows).with_format(None)  # of NumPy or torch

@@ -93,8 +93,8 @@ def pairs_card(report: BuildReport, perturbations: Sequence[str], source: str, o
 
 def configured_card(card: str, files: Mapping[str, str]) -> str:
     """
-    Returns the card for the Hub, whose viewer reads from it which file holds which split. See [`file_name`] for why the
-    card in a folder does not say so.
+    Returns the card for the Hub. It says which file holds which split, for the Hub's viewer. See [`file_name`] for why the card
+    in a folder does not say so.
     """
     _, header, text = card.split("---\n", 2)
     configuration = {

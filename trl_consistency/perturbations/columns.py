@@ -85,7 +85,11 @@ def find_columns(columns: Iterable[str], keep: Sequence[str] = (), **named: str 
         keep (`Sequence[str]`, *optional*):
             Further columns that the pairs keep.
         **named (`str` or `Sequence[str]`, *optional*):
-            The column for a field of [`Columns`]. None looks for the usual names.
+            The column for a field of [`Columns`]: `prompt`, `choices` (or several columns), `answer`, `wrong_answer`,
+            `source_id` and `safety_fact`. None looks for the usual names.
+
+    Returns:
+        [`Columns`]: The columns by content.
 
     Raises:
         [`ConsistencyError`]: If a named column is missing, a field is unknown, or not exactly one column can be the prompt.

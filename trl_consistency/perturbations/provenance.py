@@ -68,7 +68,13 @@ def draw(
         wrong_answer (`str`, *optional*, defaults to `"random"`):
             The suggested answer: a `"random"` or the `"longest"` wrong one, or the one `"given"` by the data.
         positions (`Sequence[str]`, *optional*):
-            Positions to draw from, for steps that have positions.
+            Positions to draw from, for steps that have positions. By default all of them.
+
+    Returns:
+        [`Provenance`]: What [`perturb`] needs.
+
+    Raises:
+        [`ConsistencyError`]: If `split` or `wrong_answer` is unknown.
     """
     check_choice("split", split, WORDING_SPLITS)
     check_choice("wrong_answer", wrong_answer, get_args(WrongAnswer))
@@ -196,5 +202,7 @@ def _find_wording(step: str) -> tuple[Perturbation, str, str]:
     entry = PERTURBATIONS.get(name)
     split = next((split for split, called in WORDING_SPLITS.items() if called == split_name), None)
     if entry is None or split is None or not number.isdecimal() or int(number) >= len(entry.wordings[split]):
-        raise ConsistencyError(f"There is no perturbation and wording `{step}`.")
+        raise ConsistencyError(
+            f"There is no perturbation and wording `{step}`. Import the module that registers it, with the same wordings."
+        )
     return entry, split, entry.wordings[split][int(number)]

@@ -19,8 +19,8 @@ ROW_TYPES = (".jsonl", ".csv", ".parquet")
 
 def read_rows(name: str, config: str | None = None, split: str = "train") -> Iterator[dict[str, Any]]:
     """
-    Streams the rows of a JSON Lines, CSV or Parquet file, or of a data set from the Hub or a folder. Errors name the
-    line.
+    Streams the rows of a JSON Lines, CSV or Parquet file, or of a data set from the Hub or a folder. A `.json` file is
+    read as JSON Lines. Errors in JSON and CSV name the line.
 
     Files are read here and not by `datasets`, which treats a column that is null in the first rows as null in all
     rows. Classes (`datasets.ClassLabel`) come as their names.
@@ -29,11 +29,11 @@ def read_rows(name: str, config: str | None = None, split: str = "train") -> Ite
     extension = os.path.splitext(name)[1].lower()
     if os.path.isfile(name):
         if extension not in readers:
-            raise ConsistencyError(f"{name}: a data file must end in .jsonl, .csv or .parquet.")
+            raise ConsistencyError(f"{name}: a data file must end in {', '.join(readers)}.")
         if config is not None or split != "train":
             given = f"`dataset_config` {config}" if config is not None else f"`dataset_split` {split}"
             raise ConsistencyError(
-                f"{given} is given, but {name} is a file, which has neither splits nor configurations."
+                f"{given} is given, but {name} is a file, which has neither splits nor configurations. Leave it out."
             )
         return _readable(name, readers[extension](Path(name)))
     check_data_file(name)
@@ -44,8 +44,8 @@ def with_class_names(
     rows: Iterable[Mapping[str, Any]], classes: Mapping[str, Sequence[str]]
 ) -> Iterator[dict[str, Any]]:
     """
-    Yields rows with the names of classes, for which `datasets` keeps numbers: a category 0 would be no `harmful` one, and an
-    answer 1 no `yes`. `classes` has the names by column.
+    Yields rows with the names of classes, where `datasets` keeps numbers: a category 0 would not be read as `harmful`, nor an
+    answer 1 as `yes`. `classes` has the names by column.
     """
     for row in rows:
         if not isinstance(row, Mapping):

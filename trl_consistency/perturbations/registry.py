@@ -116,7 +116,31 @@ Apply: TypeAlias = Callable[[Draft, Cue], None]
 
 
 class Perturbation(NamedTuple):
-    """An entry of the registry, made by [`perturbation`]."""
+    """
+    An entry of the registry, made by [`perturbation`].
+
+    Args:
+        name (`str`):
+            Its name: that of the function.
+        family (`str`):
+            Name of its group.
+        description (`str`):
+            What it does, in one line.
+        apply (`Callable[[Draft, Cue], None]`):
+            The function that changes a draft.
+        wordings (`Mapping[str, tuple[str, ...]]`):
+            The lists `train` and `held_out`.
+        positions (`tuple[str, ...]`):
+            Positions to draw from; empty without positions.
+        needs (`tuple[str, ...]`):
+            What a source must have. A suggested or denied answer adds `"a wrong answer"` or `"a right answer"`.
+        suggests (`str`, *optional*):
+            `"wrong"`, `"not right"` or None.
+        side (`str`):
+            The prompt that is changed: `"perturbed"` or `"clean"`.
+        keeps_question (`bool`):
+            Whether the question's own text stays unchanged.
+    """
 
     name: str
     family: str
@@ -173,6 +197,13 @@ def perturbation(
             The prompt that the function changes: `"perturbed"` or `"clean"`.
         keeps_question (`bool`, *optional*, defaults to `True`):
             Whether the question's own text stays unchanged.
+
+    Returns:
+        `Callable`: The decorator. It returns the function unchanged.
+
+    Raises:
+        [`ConsistencyError`]: By the decorator, if the name is taken, a list of wordings is empty or shares a wording with the
+            other, the function has no docstring, or an argument is unknown.
 
     Example:
 
@@ -233,7 +264,7 @@ def _check_entry(
         raise ConsistencyError(f"`{name}` needs a docstring: its first line is shown to users.")
     for split, wordings in lists.items():
         if not wordings:
-            raise ConsistencyError(f"`{name}` has no `{split}` wordings.")
+            raise ConsistencyError(f"`{name}` has no `{split}` wordings. Give at least one.")
     normal = {split: {" ".join(wording.lower().split()) for wording in wordings} for split, wordings in lists.items()}
     shared = normal["train"] & normal["held_out"]
     if shared:
@@ -265,7 +296,8 @@ def find_perturbations(names: Sequence[str]) -> list[tuple[Perturbation, ...]]:
         `list[tuple[Perturbation, ...]]`: The steps of each perturbation.
 
     Raises:
-        [`ConsistencyError`]: If a name is unknown or given twice.
+        [`ConsistencyError`]: If there is no name, one is unknown or given twice, or the steps of a composition do not go
+            together: two turns after the user's, or an edit of text that is encoded already.
     """
     families = {entry.family for entry in PERTURBATIONS.values()}
     known = [*PERTURBATIONS, *sorted(families)]
@@ -297,5 +329,5 @@ def find_perturbations(names: Sequence[str]) -> list[tuple[Perturbation, ...]]:
             raise ConsistencyError(f"The perturbation `{min(twice)}` is named twice.")
         chosen.update(added)
     if not chosen:
-        raise ConsistencyError("No perturbations are named.")
+        raise ConsistencyError(f"No perturbations are named: name at least one of {', '.join(known)}.")
     return list(chosen.values())

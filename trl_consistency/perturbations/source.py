@@ -81,6 +81,7 @@ class Source:
         return answer if answer[-1:].isalnum() and len(answer.split()) <= 3 else f'"{answer}"'
 
     def choice_lines(self) -> list[str]:
+        """Returns the choices with their letters: `(A) red`, `(B) blue`, ..."""
         return choice_lines(self.choices)
 
 
@@ -102,6 +103,9 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
             Whether the pairs hold chat messages. Otherwise they hold text.
         instruction (`str`, *optional*):
             Text after every question. By default, only questions with choices get one, which asks for a letter.
+
+    Returns:
+        [`Source`]: The question or prompt, checked.
 
     Raises:
         [`ConsistencyError`]: If the row is faulty. The message gives the reason, but not the row's number.

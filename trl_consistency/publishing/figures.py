@@ -119,6 +119,7 @@ class Result(Figure):
 
     @property
     def title(self) -> str:
+        """Label on the page."""
         return self.name or (f"{self.metric}, {self.split}" if self.split else self.metric)
 
 

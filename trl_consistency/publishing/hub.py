@@ -61,24 +61,25 @@ def publish(
         base_model (`str`, *optional*):
             The base model's name on the Hub, if the folder names a local one. It is written into the folder.
         private (`bool`, *optional*):
-            Whether a new repository is private. `None` means the account's default.
+            Whether a new repository is private. `None` means the account's default. If `True`, a public repository that
+            exists is refused.
         revision (`str`, *optional*):
             Branch. It is created if missing.
         include (`Sequence[str]`, *optional*, defaults to `()`):
             Patterns of further files to send, such as `report.html`.
-        commit_message (`str`, *optional*):
+        commit_message (`str`, *optional*, defaults to `"Upload with trl-consistency"`):
             Message of the commit.
         token (`str`, *optional*):
             Token for the Hub. By default that of the login, or `HF_TOKEN`.
         dry_run (`bool`, *optional*, defaults to `False`):
-            Whether to only print what would be sent.
+            Whether to only print what would be sent. The folder is not changed then.
 
     Returns:
         `str`: Address of the page; None in a dry run.
 
     Raises:
         [`ConsistencyError`]: If the folder is not a complete model, contains something that must not be published, or
-        the upload fails.
+            the upload fails.
     """
     upload = prepare(folder, repo_id, base_model, include, revision)
     if not dry_run:
@@ -241,7 +242,16 @@ def _left_over(published: Collection[str], files: Collection[str]) -> list[str]:
 
 
 def check_repo_id(repo_id: str) -> None:
-    """Raises [`ConsistencyError`] if `repo_id` is not `user/name`."""
+    """
+    Checks the name of a repository.
+
+    Args:
+        repo_id (`str`):
+            The name.
+
+    Raises:
+        [`ConsistencyError`]: If it is not `user/name`.
+    """
     if not is_hub_name(repo_id) or "/" not in repo_id:
         raise ConsistencyError(
             f"`{repo_id}` is not a name on the Hub: write `user/name`, of letters, digits, `-`, `_` and `.`."
@@ -249,7 +259,18 @@ def check_repo_id(repo_id: str) -> None:
 
 
 def explain(error: BaseException, repo_id: str) -> str:
-    """Returns what an error from the Hub means and what to do, in one sentence."""
+    """
+    Explains an error from the Hub.
+
+    Args:
+        error (`BaseException`):
+            The error.
+        repo_id (`str`):
+            The repository that it is about.
+
+    Returns:
+        `str`: What it means and what to do, to follow a colon.
+    """
     if isinstance(error, RuntimeError) and error.__cause__ is not None:  # wraps the error of a failed upload
         return explain(error.__cause__, repo_id)
     if isinstance(error, ConsistencyError):
@@ -265,7 +286,7 @@ def explain(error: BaseException, repo_id: str) -> str:
     if status == 403:
         return f"the token may not write to {repo_id} (403): make one that may, or push to a name of your own."
     if status == 404:
-        return f"the Hub has no {repo_id}, or the token may not see it (404)."
+        return f"the Hub has no {repo_id}, or the token may not see it (404): check the name, or take another token."
     if status == 429:
         wait = response.headers.get("retry-after")
         return f"too many requests (429): try again {f'in {wait} seconds' if wait else 'later'}."

@@ -146,7 +146,11 @@ def add_results(folder: str | Path, unfinished: str | Path | None = None) -> Non
         folder (`str` or [`~pathlib.Path`]):
             Folder of the model.
         unfinished (`str` or [`~pathlib.Path`], *optional*):
-            Folder with new results and pictures. The card is written there, before all files are moved together.
+            Folder with new results and pictures. The card is written there, before all files are moved together. By default
+            `folder`.
+
+    Raises:
+        [`ConsistencyError`]: If there is no valid card, its earlier results cannot be replaced, or the new ones are not valid.
     """
     folder, place = Path(folder), Path(unfinished or folder)
     card = check_card(folder)
@@ -176,8 +180,21 @@ def _without_results(text: str) -> str:
 
 def hub_base(named: Any, given: str | None, is_local: bool = False) -> str:
     """
-    Returns the name of an adapter's base model on the Hub; raises [`ConsistencyError`] for a local name. `is_local` says
-    that the adapter was trained on a local folder of that name.
+    Returns the name of an adapter's base model on the Hub. Warns if it is not the model that the adapter names.
+
+    Args:
+        named (`str`, *optional*):
+            The name in the adapter's config.
+        given (`str`, *optional*):
+            The name that the user gives, which replaces it.
+        is_local (`bool`, *optional*, defaults to `False`):
+            Whether `named` is a local folder, even if it looks like a name on the Hub.
+
+    Returns:
+        `str`: `given` or, without it, `named`.
+
+    Raises:
+        [`ConsistencyError`]: If `given` is not a name on the Hub, or is missing and `named` is a local name.
     """
     if given is not None:
         if not is_hub_name(given):

@@ -168,7 +168,7 @@ def scan(
 
 
 def _as_utf8(content: bytes) -> bytes:
-    """Returns the content of a text file in UTF-16 or UTF-32, in which no pattern would be found, in UTF-8."""
+    """Returns the content of a text file in UTF-8. In UTF-16 or UTF-32, no pattern would be found."""
     for mark, encoding in (
         (BOM_UTF32_LE, "utf-32"),
         (BOM_UTF32_BE, "utf-32"),
