@@ -11,8 +11,8 @@ from accelerate.logging import get_logger as get_accelerate_logger
 
 class Logger(MultiProcessAdapter):
     """
-    A logger of accelerate, without its `[RANK 0]` in runs of one process. Where accelerate has no state yet, it makes none: a process
-    group would have begun without the options of the trainer to come (`ddp_backend`, `ddp_timeout`).
+    A logger of accelerate, without its `[RANK 0]` in runs of one process. Where accelerate has no state yet, this logger makes none.
+    Otherwise a process group would begin without the options of the trainer to come (`ddp_backend`, `ddp_timeout`).
     """
 
     def log(self, level: int, msg: Any, *args: Any, **kwargs: Any) -> None:

@@ -187,8 +187,8 @@ def complete_head(model: Any) -> None:
 
 def let_copies_run_themselves(model: Any) -> None:
     """
-    Has a copy of the model (`copy.deepcopy`) compute with its own weights. Into a model's forward TRL puts its fused head, which calls
-    the forward that was there before, of this model: a copy would answer with this one's weights.
+    Lets a copy of the model (`copy.deepcopy`) compute with its own weights. TRL puts its fused head into a model's forward. That head
+    calls the forward that was there before, of this very model, so a copy would answer with this model's weights.
     """
     fused, before = _fused_head(model)
     if before is None or before.__self__ is not model:

@@ -160,7 +160,7 @@ CASES: list[Case] = [
     Case(
         "adapter without its file",
         "An adapter's config without weights",
-        "…adapter is an adapter without its weights: there is no adapter_model.safetensors.",
+        "…adapter is an adapter without its weights: there is no adapter_model.safetensors. Save or copy it again.",
         measure(lambda folder: (folder / FILE).unlink()),
     ),
     Case(

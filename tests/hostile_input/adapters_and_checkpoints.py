@@ -166,7 +166,7 @@ CASES: list[Case] = [
     Case(
         "checkpoint of nothing",
         "A folder that is not a checkpoint",
-        "…nothing holds neither a model.safetensors nor an adapter_config.json: it is no model and no adapter.",
+        "…nothing holds neither a model.safetensors nor an adapter_config.json: it is no model and no adapter. Name the folder of one.",
         lambda room: ((room.path / "nothing").mkdir(), resume(room, room.path / "nothing")),
     ),
     Case(

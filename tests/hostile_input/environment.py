@@ -61,28 +61,28 @@ CASES: list[Case] = [
     Case(
         "uneven batches",
         "Several processes, where one may have more batches than another",
-        "`accelerator_config` sets `even_batches` to false, by which one of the 2 processes would wait for batches that another does "
-        "not have. Leave it out: evaluations do not count the rows that fill up a last batch.",
+        "`accelerator_config` sets `even_batches` to false: one of the 2 processes would wait for batches that another does not "
+        "have. Leave it out: evaluations do not count the rows that fill up a last batch.",
         lambda room: of_two(room, room.trainer, even_batches=False),
     ),
     Case(
         "uneven batches of rollouts",
         "The same, on-policy",
-        "`accelerator_config` sets `even_batches` to false, …",
+        "`accelerator_config` sets `even_batches` to false: …",
         lambda room: of_two(room, room.rollouts, even_batches=False),
     ),
     Case(
         "dispatched batches",
         "Several processes, where one reads all batches although they have different widths",
-        "`accelerator_config` sets `dispatch_batches`, by which one of the 2 processes would put together batches of different widths. "
-        "Leave it out: each reads its own.",
+        "`accelerator_config` sets `dispatch_batches`: one of the 2 processes would put together batches of different widths. "
+        "Leave it out: each process then reads its own.",
         lambda room: of_two(room, room.trainer, dispatch_batches=True),
     ),
     Case(
         "batches that two processes cannot share",
         "Batches to be split between processes, of a size that does not allow it",
-        "`accelerator_config` sets `split_batches`, by which 2 processes share each batch, and `per_device_train_batch_size` (3) is not a "
-        "multiple of 2. Change it, or leave out `split_batches`: each process then reads batches of its own.",
+        "`accelerator_config` sets `split_batches`: 2 processes share each batch, and `per_device_train_batch_size` (3) is not a "
+        "multiple of 2. Change `per_device_train_batch_size`, or leave out `split_batches`: each process then reads batches of its own.",
         lambda room: of_two(room, room.trainer, batch=3, split_batches=True),
     ),
     Case(

@@ -184,7 +184,7 @@ CASES: list[Case] = [
     Case(
         "evaluation set of no name",
         "An evaluation set by a name that none has",
-        "`evaluate` names the set 'b', and the trainer's `eval_dataset` has no name.",
+        "`evaluate` names the set 'b', and the trainer's `eval_dataset` has no name. Leave the name out, or give a data set.",
         lambda room: subclass(room, ConsistencyTrainer).evaluate("b"),
     ),
     Case(

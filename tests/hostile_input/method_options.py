@@ -304,7 +304,7 @@ CASES: list[Case] = [
     Case(
         "option of another method",
         "An option of a method that is not used",
-        "`layers` is set, but `method` is ['bct']: it is for act, attct or mlpct. Leave it out, or set it back to None.",
+        "`layers` is set, but `method` is ['bct']: it is for act, attct or mlpct, and for `log_consistency_metrics`. Leave it out, or set it back to None.",
         lambda room: room.train(layers=[0]),
     ),
     Case(
@@ -487,7 +487,7 @@ CASES: list[Case] = [
     Case(
         "overlap of several steps",
         "Rollouts that are more than a step old",
-        "`num_iterations or steps_per_generation` is not available with `vllm_overlap`: with several optimizer steps for a batch, the rollouts would be more than one step old.",
+        "`num_iterations or steps_per_generation` is not available with `vllm_overlap`: with several optimizer steps for a batch, the rollouts would be more than one step old. Leave them out, or `vllm_overlap`.",
         lambda room: room.train(
             vllm_overlap=True, use_vllm=True, vllm_mode="server", num_iterations=2, command="on-policy-consistency"
         ),
@@ -501,7 +501,7 @@ CASES: list[Case] = [
     Case(
         "truncated sampling",
         "Sampling that leaves tokens out, with `policy_gradient`",
-        "`top_p=0.9` is not available with `loss_type='policy_gradient'`: it leaves tokens out that the estimate of the divergence needs.",
+        "`top_p=0.9` is not available with `loss_type='policy_gradient'`: it leaves tokens out that the estimate of the divergence needs. Leave it out, or set `loss_type: divergence`.",
         lambda room: room.rollouts(options={"loss_type": "policy_gradient", "top_p": 0.9}),
     ),
     Case(

@@ -180,17 +180,17 @@ CASES: list[Case] = [
             (
                 "architectures",
                 ["Qwen9ForCausalLM"],
-                "…model: config.json names the class `Qwen9ForCausalLM`, which transformers does not have.",
+                "…model: config.json names the class `Qwen9ForCausalLM`, which transformers does not have. Correct `architectures` there, or use a transformers that has it.",
             ),
             (
                 "architectures",
                 ["LlamaForCausalLM"],
-                "…model: config.json names the class `LlamaForCausalLM`, which does not match its `model_type`, qwen3.",
+                "…model: config.json names the class `LlamaForCausalLM`, which does not match its `model_type`, qwen3. Correct the one or the other.",
             ),
             (
                 "architectures",
                 ["set_seed"],
-                "…model: config.json names the class `set_seed`, which is not a model's.",
+                "…model: config.json names the class `set_seed`, which is not a model's. Correct `architectures` there.",
             ),
             (
                 "quantization_config",

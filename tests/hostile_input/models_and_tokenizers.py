@@ -63,7 +63,7 @@ CASES: list[Case] = [
     Case(
         "empty model folder",
         "A folder without a model",
-        "…empty holds neither a model.safetensors nor an adapter_config.json: it is no model and no adapter.",
+        "…empty holds neither a model.safetensors nor an adapter_config.json: it is no model and no adapter. Name the folder of one.",
         lambda room: ((room.path / "empty").mkdir(), room.rollouts(model=str(room.path / "empty"))),
     ),
     Case(
@@ -123,7 +123,7 @@ CASES: list[Case] = [
     Case(
         "no weights",
         "A model without weights",
-        "…model holds no weights: there is no model.safetensors.",
+        "…model holds no weights: there is no model.safetensors. Save, download or copy the model again.",
         lambda room: room.train(model_name_or_path=str(room.model(model__safetensors=None))),
     ),
     Case(
@@ -147,7 +147,7 @@ CASES: list[Case] = [
     Case(
         "pickles asked for",
         "Pickled weights asked for",
-        "`model_init_kwargs` sets `use_safetensors: false`: pickled weights are not loaded, since they could run code.",
+        "`model_init_kwargs` sets `use_safetensors: false`: pickled weights are not loaded, since they could run code. Leave it out.",
         lambda room: room.rollouts(options={"model_init_kwargs": {"use_safetensors": False}}),
     ),
     Case(
@@ -178,7 +178,7 @@ CASES: list[Case] = [
     Case(
         "no tokenizer",
         "A model without a tokenizer",
-        "The tokenizer of …model cannot be loaded: it has no vocabulary.",
+        "The tokenizer of …model cannot be loaded: it has no vocabulary. Copy the tokenizer's files there.",
         lambda room: room.train(model_name_or_path=str(room.model(tokenizer__json=None, tokenizer_config__json=None))),
     ),
     Case(

@@ -274,13 +274,13 @@ CASES: list[Case] = [
     Case(
         "unknown end token",
         "An end-of-sequence token that the tokenizer does not have",
-        "`eos_token` is '<end>', which is not a token of the tokenizer.",
+        "`eos_token` is '<end>', which is not a token of the tokenizer. Name one that it has, or leave it out.",
         lambda room: room.train(eos_token="<end>"),
     ),
     Case(
         "unknown padding",
         "A padding token that the tokenizer does not have",
-        "`pad_token` is '<pad>', which is not a token of the tokenizer.",
+        "`pad_token` is '<pad>', which is not a token of the tokenizer. Name one that it has, or leave it out.",
         lambda room: room.trainer(options={"pad_token": "<pad>"}),
     ),
     Case(

@@ -405,7 +405,7 @@ CASES: list[Case] = [
     Case(
         "lint with an unknown end",
         "`lint`: an `eos_token` that the tokenizer does not know",
-        "`eos_token` is 'nowhere', which is not a token of the tokenizer.",
+        "`eos_token` is 'nowhere', which is not a token of the tokenizer. Name one that it has, or leave it out.",
         lambda room: (room.file("pairs.jsonl", [CHAT]), room.lint("--eos_token", "nowhere")),
     ),
     Case(

@@ -124,7 +124,7 @@ CASES: list[Case] = [
     Case(
         "targets before they are made",
         "Pairs with their targets, which nobody made yet",
-        "This row has no target yet: call `train()` or `evaluate()`, which make them.",
+        "This row has no target yet: call `generate_targets()`, or `train()` or `evaluate()`, which also make them.",
         lambda room: room.trainer(
             make_pairs(2, completion=False), model=make_model(), processing_class=make_tokenizer()
         ).dataset_with_targets(),

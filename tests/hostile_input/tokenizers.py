@@ -105,7 +105,7 @@ CASES: list[Case] = [
             (
                 "same numbers",
                 "that gives all tokens one number",
-                "several of its tokens have the same number.",
+                "several of its tokens have the same number. Download or copy it again.",
                 with_vocabulary(lambda of: dict.fromkeys(of, 5)),
             ),
         )

@@ -55,7 +55,8 @@ class ConsistencyConfig(PairConfig, SFTConfig):
             Non-negative weight of each objective in `method`. `None` gives every objective the weight 1.
         layers (`list[int]`, *optional*):
             Blocks that `act`, `attct` and `mlpct` compare, counted from 0, or from the end if negative. `None` compares
-            all blocks. `attct` skips blocks without an attention map, and `mlpct` skips blocks without an MLP.
+            all blocks. `attct` skips blocks without an attention map, and `mlpct` skips blocks without an MLP. The logged
+            `activation_distance` of `log_consistency_metrics` is over the same blocks.
         act_tokens (`str`, *optional*, defaults to `"prompt"`):
             Tokens that `act` compares: `"prompt"` means the tokens that both prompts end with, as in the paper,
             `"completion"` the clean answer after both prompts, and `"all"` both.
@@ -70,14 +71,14 @@ class ConsistencyConfig(PairConfig, SFTConfig):
         Those of [`PairConfig`].
 
         log_layer_distances (`bool`, *optional*, defaults to `False`):
-            Whether to also log the activation distance of each layer.
+            Whether to also log the activation distance of each layer. Needs `log_consistency_metrics`.
 
         > Parameters that control the generation of targets (only for data sets without a `completion` column)
 
         max_completion_length (`int`, *optional*, defaults to `512`):
             Maximum length of a target in tokens.
         temperature (`float`, *optional*, defaults to `1.0`):
-            Sampling temperature. `0` generates greedily.
+            Sampling temperature: at least 0.0001, or `0`, which generates greedily.
         top_p (`float`, *optional*, defaults to `1.0`):
             Samples from the smallest set of tokens whose probabilities add up to `top_p`. `1.0` keeps all tokens.
         top_k (`int`, *optional*, defaults to `0`):
@@ -261,7 +262,10 @@ class ConsistencyConfig(PairConfig, SFTConfig):
     def _check_used(self) -> None:
         """Refuses options of unused objectives, because they would be ignored."""
         unused = {
-            "layers": (self.layers is not None and not self.compares_states, "act, attct or mlpct"),
+            "layers": (
+                self.layers is not None and not self.compares_states,
+                "act, attct or mlpct, and for `log_consistency_metrics`",
+            ),
             "act_tokens": (self.act_tokens != "prompt" and "act" not in self.method, "act"),
             "mlp_distance": (self.mlp_distance != "cosine" and "mlpct" not in self.method, "mlpct"),
             "no_shared_span": (
@@ -283,7 +287,9 @@ class ConsistencyConfig(PairConfig, SFTConfig):
                 )
         self._check_padding_free()
         if self.log_layer_distances and not self.log_consistency_metrics:
-            raise ConsistencyError("`log_layer_distances` needs `log_consistency_metrics`.")
+            raise ConsistencyError(
+                "`log_layer_distances` needs `log_consistency_metrics`. Set that, too, or leave `log_layer_distances` out."
+            )
 
     def _check_data_seed(self) -> None:
         if self.data_seed is None:

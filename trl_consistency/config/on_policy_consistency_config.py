@@ -64,7 +64,7 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
             Divergence: `1.0` is the reverse KL (of the student from the reference), `0.0` is the forward KL, and values
             between them are the generalized Jensen-Shannon divergence.
         loss_temperature (`float`, *optional*, defaults to `1.0`):
-            Temperature of the two softmaxes that are compared.
+            Temperature of the two softmaxes that are compared, at least 0.0001.
         clip_range (`float`, *optional*):
             Clips the importance ratio to `[1 - clip_range, 1 + clip_range]`, as in PPO. For `policy_gradient` with several
             optimizer steps per batch of rollouts. `None` does not clip.
@@ -82,7 +82,7 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
         num_generations_eval (`int`, *optional*):
             Rollouts per prompt in evaluation. `None` uses `num_generations`.
         temperature (`float`, *optional*, defaults to `1.0`):
-            Sampling temperature, above 0.
+            Sampling temperature, at least 0.0001.
         completion_length_schedule (`list[int]`, *optional*):
             `[start, end, steps]` or `[start, end]`: the maximum length of a rollout, in tokens, grows during training.
             Short rollouts cost less, and the first tokens often teach most.
@@ -109,11 +109,12 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
             pass and in the reference's pass. This changes only time and memory. If the model does not support it, every
             row is computed in full and the log says why.
         generation_kwargs (`dict[str, Any]`, *optional*):
-            Further arguments of [`~transformers.GenerationConfig`], or of vLLM's `SamplingParams` with `use_vllm`.
+            Further arguments of [`~transformers.GenerationConfig`], or of vLLM's `SamplingParams` with `use_vllm`. They
+            must not repeat an option of this class.
         vllm_sync (`str`, *optional*):
             What a vLLM engine gets after each optimizer step: `"adapter"` (only the LoRA adapter) or `"weights"` (all
-            weights, with the adapter merged into copies). The default is `"adapter"` if an adapter is trained. Engines on
-            CPUs cannot take weights.
+            weights, with the adapter merged into copies). The default is `"adapter"` if an adapter is trained, and
+            `"weights"` otherwise. Engines on CPUs cannot take weights.
         vllm_adapter_dir (`str`, *optional*):
             Folder in which the trainer puts adapters for a vLLM server on another machine. The server must be able to
             read it under the same path.
@@ -187,7 +188,7 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
         elif self.clip_range is not None:
             raise ConsistencyError(
                 "`clip_range` is set, but `loss_type` is 'divergence', which has no importance ratio: it is for "
-                "'policy_gradient'."
+                "'policy_gradient'. Leave it out."
             )
         self._settle()
         super().__post_init__()
@@ -215,7 +216,7 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
         if steps % accumulation:
             raise ConsistencyError(
                 f"`steps_per_generation` is {steps}, which is not a multiple of `gradient_accumulation_steps` "
-                f"({accumulation}): an optimizer step would mix two batches of rollouts."
+                f"({accumulation}): an optimizer step would mix two batches of rollouts. Choose a multiple."
             )
         rollouts = self.per_device_train_batch_size * steps
         if rollouts % self.num_generations:
@@ -238,7 +239,9 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
 
     def _check_policy_gradient(self) -> None:
         """Refuses options that sample tokens from another distribution than the one that is compared."""
-        truncates = "it leaves tokens out that the estimate of the divergence needs"
+        other_loss = "Leave it out, or set `loss_type: divergence`"
+        truncates = f"it leaves tokens out that the estimate of the divergence needs. {other_loss}"
+        changes = f"from another distribution than the one that is compared. {other_loss}"
         weighs = self.is_off_policy or (self.use_vllm and self.vllm_importance_sampling_correction)
         in_ratio = "and the importance ratio would contain it: with several optimizer steps on a batch, or with vLLM"
         refused = {
@@ -247,21 +250,24 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
             f"min_p={self.min_p}": (self.min_p, truncates),
             f"repetition_penalty={self.repetition_penalty}": (
                 self.repetition_penalty != 1,
-                "the tokens would come from another distribution than the one that is compared",
+                f"the tokens would come {changes}",
             ),
             "generation_kwargs": (
                 self.generation_kwargs,
-                "the tokens could come from another distribution than the one that is compared",
+                f"the tokens could come {changes}",
             ),
             "vllm_structured_outputs_regex": (self.vllm_structured_outputs_regex, truncates),
             f"loss_temperature={self.loss_temperature} and temperature={self.temperature}": (
                 self.loss_temperature != self.temperature,
-                "the tokens must be drawn at the temperature at which the distributions are compared",
+                "the tokens must be drawn at the temperature at which the distributions are compared. Give both the same value",
             ),
-            f"beta={self.beta}": (self.beta != 1, "it estimates the reverse KL, `beta=1`"),
+            f"beta={self.beta}": (
+                self.beta != 1,
+                f"this loss estimates the reverse KL, which is `beta=1`. {other_loss}",
+            ),
             f"neftune_noise_alpha={self.neftune_noise_alpha}": (
                 self.neftune_noise_alpha and weighs,
-                f"each forward pass draws its own noise, {in_ratio}",
+                f"each forward pass draws its own noise, {in_ratio}. Leave it out",
             ),
             "disable_dropout=False": (
                 not self.disable_dropout and weighs,
@@ -323,15 +329,17 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
         refused = {
             "num_iterations or steps_per_generation": (
                 self.is_off_policy,
-                "with several optimizer steps for a batch, the rollouts would be more than one step old",
+                "with several optimizer steps for a batch, the rollouts would be more than one step old. Leave them out, or "
+                "`vllm_overlap`",
             ),
             "completion_length_schedule": (
                 self.completion_length_schedule,
-                "the length of the next batch is known only after the step",
+                "the length of the next batch is known only after the step. Leave one of the two out",
             ),
             "vllm_importance_sampling_correction: false": (
                 self.loss_type == "policy_gradient" and not self.vllm_importance_sampling_correction,
-                "the rollouts are one step off policy, which only the correction makes up for",
+                "the rollouts are one step off policy, which only the correction makes up for. Leave it out: the correction is on by "
+                "default",
             ),
         }
         refuse("with `vllm_overlap`", refused)

@@ -106,9 +106,9 @@ class PairConfig(_Arguments):
 
     Parameters:
         max_length (`int`, *optional*):
-            Maximum length of a row in tokens: the longer prompt plus the completion. A completion that is not generated
-            yet counts as `max_completion_length` tokens. `None` sets no limit. Rows are never cut: `overlong` says what
-            happens to longer rows.
+            Maximum length of a row in tokens: the longer prompt plus the completion. A target or rollout that is still to
+            be generated counts as `max_completion_length` tokens. `None` sets no limit. Rows are never cut: `overlong`
+            says what happens to longer rows.
         overlong (`str`, *optional*, defaults to `"error"`):
             What to do with rows longer than `max_length` or the model's context: `"error"` reports them and stops before
             training, `"drop"` leaves them out and logs how many.
@@ -122,10 +122,10 @@ class PairConfig(_Arguments):
             close to the reference. At a ratio of r, an epoch has `round(r / (1 - r) * N)` anchors beside the N pairs. They
             come from the trainer's `anchor_dataset` or, without one, from the pairs' own clean prompts.
         log_consistency_metrics (`bool`, *optional*, defaults to `False`):
-            Whether to log `response_cross_entropy` (of the clean answer given the perturbed prompt),
-            `activation_distance` (on the tokens that both prompts end with) and `reference_kl` (KL divergence from the
-            reference's distribution on the clean answer), for any objective. This needs more forward passes. On-policy,
-            the reference also has to answer every distinct clean prompt that has no `completion`, by greedy decoding.
+            Whether to log three metrics for any objective: `response_cross_entropy` (of the clean answer given the perturbed
+            prompt), `activation_distance` (on the tokens that both prompts end with) and `reference_kl` (KL divergence from
+            the reference's distribution on the clean answer). This needs more forward passes. On-policy, the reference also
+            has to answer every distinct clean prompt that has no `completion`, by greedy decoding.
         dose_check (`bool`, *optional*, defaults to `False`):
             Whether to measure on 64 pairs, before the first step, how differently the model answers the two prompts.
             Logs, under `dose/`, how often the greedy answers agree, the KL divergence and, if the rows have an answer key,
@@ -216,8 +216,8 @@ class PairConfig(_Arguments):
             ),
             "auto_find_batch_size": (
                 self.auto_find_batch_size,
-                "after a batch that does not fit, it would start again with weights that are already trained. Set "
-                "`per_device_train_batch_size` to what fits",
+                "after a batch that does not fit, it would start again with weights that are already trained, so "
+                "`per_device_train_batch_size` must fit from the start",
             ),
             **refused,
         }

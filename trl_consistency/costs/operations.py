@@ -2,12 +2,15 @@
 The floating-point operations that a step cannot do without, counted from shapes.
 
 A product of an (n, k) and a (k, m) matrix is 2·n·k·m operations. Counted are the products of linear layers, adapters,
-attention and the head; all else is small beside them. What gradient checkpointing or a fused kernel computes a second
-time is not counted, nor padding, nor the half of an attention map that a causal mask hides, nor a prompt that several
-rollouts share more than once, nor what nothing reads: a text's last token, and in the last block all but the keys and
-values of prompts whose states are not compared. (Where states are compared, they are taken to be those of whole
-prompts.) So a program that wastes nothing reaches the device's rate, and the share that a real one reaches says what it
-wastes.
+attention and the head; all else is small beside them. These are not counted:
+
+- what gradient checkpointing or a fused kernel computes a second time,
+- padding, and the half of an attention map that a causal mask hides,
+- a prompt that several rollouts share, after its first time,
+- what nothing reads: a text's last token, and in the last block all but the keys and values of prompts whose states are
+  not compared. (Where states are compared, they are taken to be those of whole prompts.)
+
+So a program that wastes nothing reaches the device's rate, and the share that a real one reaches says what it wastes.
 """
 
 from dataclasses import dataclass

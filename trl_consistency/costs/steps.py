@@ -29,7 +29,7 @@ from .setup import Setup, needs_mask
 
 
 class KnownBatch(Batch):
-    """A batch of which is known, without reading its tensors, that all rows are full."""
+    """A batch whose rows are known to be full, without reading its tensors."""
 
     packing: Packing
     mask_entries = 0

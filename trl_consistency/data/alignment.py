@@ -85,10 +85,10 @@ def shared_content_span(clean_ids: Sequence[int], perturbed_ids: Sequence[int], 
     The length is 0 if there is none.
 
     The last place counts, because a wrong few-shot prompt asks the question twice and its first copy carries the wrong
-    label. The search uses only the core of the content: its first and last words may be tokenized differently where
-    they merge with a neighbour (`M|ost` after a newline is `␣Most` after a space), and a search for the whole content
-    could then find only the first copy. From the core, the span grows in both directions while the tokens are equal.
-    Content that repeats itself (`no no no no`) holds its core in several places: there, the whole decides.
+    label. The search uses only the core of the content. Its first and last words may be tokenized differently where they
+    merge with a neighbour (`M|ost` after a newline is `␣Most` after a space). A search for the whole content could then
+    find only the first copy. From the core, the span grows in both directions while the tokens are equal. Content that
+    repeats itself (`no no no no`) holds its core in several places: there, the whole decides.
     """
     start, end = content
     seam = seam_tokens(end - start)

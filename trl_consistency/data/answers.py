@@ -42,8 +42,8 @@ def question_key(row: Mapping[str, Any]) -> str | None:
 
 def contradictions(rows: Iterable[tuple[int, Mapping[str, Any]]]) -> Iterator[Contradiction]:
     """
-    Yields the rows, given with their numbers, whose clean prompt an earlier row has with another `answer`, unless either
-    answer is among the other row's `aliases`, or the letter of a choice with the same text.
+    Yields the rows, given with their numbers, whose clean prompt an earlier row has with another `answer`. Two answers do not
+    contradict each other if one is among the other row's `aliases`, or is the letter of a choice with the same text.
     """
     first: dict[str, tuple[int, Mapping[str, Any]]] = {}
     for number, row in rows:

@@ -211,9 +211,9 @@ def _paths(value: Any, is_path: bool = False) -> Iterator[str]:
 
 def check_csv(file: str) -> None:
     """
-    Raises [`ConsistencyError`] if two columns of a CSV file have the same name, of which pandas would rename one, or a row
-    has not as many fields as the header. pandas would leave out the first field of every row, or fill in missing ones. The
-    file may be compressed, and may have any name.
+    Raises [`ConsistencyError`] if two columns of a CSV file have the same name, or a row has not as many fields as the header.
+    pandas would rename a column, leave out the first field of every row, or fill in missing ones. The file may be compressed,
+    and may have any name.
     """
     csv.field_size_limit(sys.maxsize)
     try:

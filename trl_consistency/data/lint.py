@@ -360,8 +360,8 @@ def _is_too_long(row: Mapping[str, Any], limit: int | None, context: int | None,
 
 def _disagreeing(rows: Iterable[Mapping[str, Any]], answers: "array[int]") -> Iterator[tuple[int, Mapping[str, Any]]]:
     """
-    Yields the rows, with their numbers, of which several answer the same differently. `answers` has row, what is answered and
-    the answer, the latter two as hashes.
+    Yields the rows, with their numbers, that answer the same question in different ways. `answers` holds three numbers for each
+    answer: the row, a hash of the question, and a hash of the answer.
     """
     facts = np.frombuffer(answers, np.int64).reshape(-1, 3)
     asked, counts = np.unique(np.unique(facts[:, 1:], axis=0)[:, 0], return_counts=True)

@@ -49,16 +49,16 @@ RENDERED = ("clean_prompt", "perturbed_prompt", "prompt", "completion", "chosen"
 
 def load_as_written(path: str, split: str | None = None, streaming: bool = False, **options: Any) -> Any:
     """
-    Does what `datasets.load_dataset` does, but reads the values of CSV and JSON files as they are. By default pandas takes
-    texts of a CSV file such as `NA` for nothing, and `007` for a number, and pyarrow takes a text in JSON such as
-    `1969-07-20` for a time. pandas also rounds the numbers of a list in JSON, and of rows whose columns have several
-    types. Metadata of the data set that say which texts are nothing, or what the columns hold, are heeded. Without them,
-    a column of JSON or Parquet files has the type of its first rows in all files and splits: `datasets` would turn later
-    values into it, `007` into 7, and texts into JSON with quotes.
+    Does what `datasets.load_dataset` does, but reads the values of CSV and JSON files as they are. By default, pandas reads
+    `NA` in a CSV file as nothing and `007` as a number, and pyarrow reads the text `1969-07-20` in JSON as a time. pandas also
+    rounds numbers in lists of JSON, and in rows whose columns have several types. If the data set's metadata say which texts
+    are nothing, or what the columns hold, that is heeded. Without them, a column of JSON or Parquet files has the type of its
+    first rows in all files and splits. `datasets` would turn later values into that type: `007` into 7, and texts into JSON
+    with quotes.
 
     Chat templates print `tools` and the arguments of tool calls with their keys in order. Arrow would give all rows the
     first row's order: `tools` of a JSON file become JSON strings, and messages of conversations with tool calls are kept
-    as JSON each. So are `chat_template_kwargs`, of which Arrow would write 1 as 1.0 beside another row's 0.5.
+    as JSON each. So are `chat_template_kwargs`: Arrow would write 1 as 1.0 beside another row's 0.5.
 
     Where the Hub gives nothing, `datasets` takes what its cache has under that name. That may be the rows of any folder of the same
     name. Raises `FileNotFoundError` for those.
@@ -275,7 +275,7 @@ def _read_back(text: str) -> Any:
 
 
 def _loads(text: str | bytes) -> Any:
-    """Reads JSON. Raises `ValueError` for doubled keys, and for NaN and infinity, which JSON does not have, and which as texts stay texts."""
+    """Reads JSON. Raises `ValueError` for doubled keys, and for NaN and infinity, which JSON does not have. In quotes, these are texts."""
     try:
         return json.loads(text, parse_constant=no_number, object_pairs_hook=unique_keys)
     except RecursionError as error:
@@ -364,7 +364,7 @@ def _with_texts(kind: pyarrow.DataType) -> pyarrow.DataType:
 
 
 def read_as_times(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Returns the columns whose texts all look like times, for which `datasets.load_dataset` takes them in a JSON file."""
+    """Returns the columns whose texts all look like times. `datasets.load_dataset` reads them as times in a JSON file."""
     lines = "\n".join(map(json.dumps, rows)).encode()
     try:
         schema = pyarrow.json.read_json(BytesIO(lines), pyarrow.json.ReadOptions(block_size=len(lines) + 1)).schema

@@ -54,14 +54,18 @@ def load_processing_class(
     except Exception as error:  # a damaged file makes `tokenizers` raise `Exception` itself
         raise ConsistencyError(f"The tokenizer of {name} cannot be loaded: {_reason(name, error)}") from None
     if not isinstance(loaded, PreTrainedTokenizerBase | ProcessorMixin):
-        raise ConsistencyError(f"The tokenizer of {name} cannot be loaded: it has a `{type(loaded).__name__}` only.")
+        raise ConsistencyError(
+            f"The tokenizer of {name} cannot be loaded: it has a `{type(loaded).__name__}` only. Copy the tokenizer's files there."
+        )
     tokenizer = get_tokenizer(loaded)
     vocabulary = tokenizer.get_vocab()
     if tokenizer.vocab_size <= len(tokenizer.all_special_tokens):  # transformers makes it up if files are missing
-        raise ConsistencyError(f"The tokenizer of {name} cannot be loaded: it has no vocabulary.")
+        raise ConsistencyError(
+            f"The tokenizer of {name} cannot be loaded: it has no vocabulary. Copy the tokenizer's files there."
+        )
     if len(set(vocabulary.values())) < len(vocabulary):
         raise ConsistencyError(
-            f"The tokenizer of {name} cannot be loaded: several of its tokens have the same number."
+            f"The tokenizer of {name} cannot be loaded: several of its tokens have the same number. Download or copy it again."
         )
     file = os.path.join(name, "tokenizer.json")
     if not os.path.isdir(name):

@@ -27,7 +27,9 @@ class TargetTable:
 
     def __getitem__(self, prompt_ids: list[int]) -> list[int]:
         if prompt_ids not in self:
-            raise ConsistencyError("This row has no target yet: call `train()` or `evaluate()`, which make them.")
+            raise ConsistencyError(
+                "This row has no target yet: call `generate_targets()`, or `train()` or `evaluate()`, which also make them."
+            )
         return self._completions[self.key(prompt_ids)].tolist()
 
     def __setitem__(self, prompt_ids: list[int], completion_ids: list[int]) -> None:

@@ -56,7 +56,7 @@ class AnswerEngine:
         sampling (`dict[str, Any]`):
             Options of vLLM's `SamplingParams`, without a seed.
         label (`str`):
-            Names the engine, of which cached answers are.
+            Name of the engine, which cached answers are stored with.
     """
 
     def __init__(self, backend: Backend, names: Sequence[str], sampling: dict[str, Any], label: str):
@@ -103,8 +103,8 @@ class ModelAnswers:
 
 class EngineInProcess:
     """
-    A `vllm.LLM` in this process. `options` are its own, `folders` those of adapters in PEFT's format, none of which has a rank
-    above `rank`.
+    A `vllm.LLM` in this process. `options` are its own. `folders` are those of adapters in PEFT's format, with a rank of at most
+    `rank`.
     """
 
     def __init__(self, options: dict[str, Any], folders: Folders, rank: int):

@@ -125,7 +125,7 @@ def uses_learned_prompt(model: Any) -> bool:
 
 @torch.no_grad()
 def _changes_with_padding(model: Any) -> bool:
-    """Tries whether a few tokens have other logits after padding, the first of which a recurrent layer would begin with."""
+    """Tries whether a few tokens have other logits after padding, as they have if a recurrent layer begins with the padding."""
     found = []
     try:
         ids = torch.arange(1, 9, device=model.device)[None] % model.config.get_text_config().vocab_size

@@ -99,7 +99,7 @@ class BoundedClient:
         return ConsistencyError(f"The vLLM server at {self.base_url} did not answer: {error}. {remedy}.")
 
     def load_adapter(self, name: str, folder: str, rank: int, base: str) -> None:
-        """Has the server load the adapter in a folder under a name. `rank` and `base` are for messages."""
+        """Makes the server load the adapter in a folder under a name. `rank` and `base` are for messages."""
         status, text = self.ask(f"{self.base_url}/v1/load_lora_adapter", {"lora_name": name, "lora_path": folder})
         if status == 404 and "adapter" not in text.lower():
             raise ConsistencyError(
@@ -202,7 +202,9 @@ class ServerClient(BoundedClient):
             self._loaded_from: str | None = listed["data"][0].get("root")
             self._names = [str(of["id"]) for of in listed["data"] if of.get("root") == self._loaded_from]
         except (AttributeError, KeyError, IndexError, TypeError):
-            raise ConsistencyError(f"The vLLM server at {self.base_url} names no model that it serves.") from None
+            raise ConsistencyError(
+                f"The vLLM server at {self.base_url} names no model that it serves. Start it with a model (`vllm serve MODEL`)."
+            ) from None
 
     def check_serves(self, model: str) -> None:
         """

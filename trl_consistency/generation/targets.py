@@ -78,7 +78,9 @@ def generate_targets(
             if completions is None:
                 if model is None:
                     where = cache.path if cache else "the cache"
-                    raise ConsistencyError(f"Targets that this run needs are no longer in {where}: batch {number}.")
+                    raise ConsistencyError(
+                        f"Targets that this run needs are no longer in {where}: batch {number}. Start again, and leave that folder as it is."
+                    )
                 batch_prompts, batch_seed = [prompts[index] for index in batch], _batch_seed(seed, number)
                 if engine:
                     answered = engine(batch_prompts, batch_seed)

@@ -157,7 +157,7 @@ class PairedLoss:
         wrapped.
 
         Returns the objectives by name, and the logged quantities (for pairs, not for anchors) by their names in the
-        log. In training, the latter include the routers' `aux_loss`.
+        log. In training, the logged quantities include the routers' `aux_loss`.
         """
         spans = self._spans(batch)
         with self.reference.active(model) as frozen:

@@ -164,7 +164,7 @@ def _unsaved_base_weights(model: Any) -> list[str]:
 def check_adapter_config(whose: str, config: PeftConfig) -> None:
     """
     Raises [`ConsistencyError`] if the config of an adapter (at the place `whose`) is damaged, makes PEFT import a
-    package, or changes the base model, in which case the saved adapter alone does not reproduce the result.
+    package, or changes the base model. The saved adapter alone does not reproduce such a change.
     """
     switches = [name for name in ("use_rslora", "use_dora", "fan_in_fan_out") if hasattr(config, name)]
     faults = [
@@ -253,7 +253,7 @@ def _place(name: str) -> str:
 
 
 def warn_of_adapter(model: Any) -> None:
-    """Warns of a model into which PEFT has put an adapter, which is given in place of the `PeftModel` around it."""
+    """Warns of a base model into which PEFT has put an adapter, and which is given in place of the `PeftModel` around it."""
     if (
         isinstance(model, PeftModel)
         or getattr(model, "_hf_peft_config_loaded", False)

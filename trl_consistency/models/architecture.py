@@ -127,10 +127,15 @@ def _architecture(model: str, config: PreTrainedConfig) -> Any:
     if architecture is None:
         if getattr(config, "auto_map", None):
             return None
-        raise ConsistencyError(f"{model}: config.json names the class `{name}`, which transformers does not have.")
+        raise ConsistencyError(
+            f"{model}: config.json names the class `{name}`, which transformers does not have. Correct `architectures` there, or use a "
+            "transformers that has it."
+        )
     is_model = isinstance(architecture, type) and issubclass(architecture, PreTrainedModel)
     if not is_model:
-        raise ConsistencyError(f"{model}: config.json names the class `{name}`, which is not a model's.")
+        raise ConsistencyError(
+            f"{model}: config.json names the class `{name}`, which is not a model's. Correct `architectures` there."
+        )
     if not architecture.can_generate():
         raise ConsistencyError(
             f"{model} is a `{name}`, which does not generate text. Use a model that does (`...ForCausalLM`)."
@@ -138,7 +143,7 @@ def _architecture(model: str, config: PreTrainedConfig) -> Any:
     if not isinstance(config, architecture.config_class):
         raise ConsistencyError(
             f"{model}: config.json names the class `{name}`, which does not match its `model_type`, "
-            f"{config.model_type}."
+            f"{config.model_type}. Correct the one or the other."
         )
     return architecture
 

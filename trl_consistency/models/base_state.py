@@ -19,7 +19,7 @@ _CHUNK = 1 << 22
 @contextmanager
 def restored(model: nn.Module, path: str) -> Iterator[None]:
     """
-    Puts a model back at the end of the context, in which the adapter at `path` is put on it. PEFT's `unload` leaves
+    Puts the adapter at `path` on a model within the context, and puts the model back at its end. PEFT's `unload` leaves
     what an adapter has in place of weights of its model: its biases, its `modules_to_save`, its attention.
 
     Raises [`ConsistencyError`] if the weights are not those of before: all that comes after would be measured on another

@@ -44,7 +44,7 @@ def check_loading(options: Mapping[str, Any]) -> None:
         raise ConsistencyError(f"`dtype` is {dtype}: it can be auto, bfloat16, float16 or float32.")
     if options.get("use_safetensors") is False:
         raise ConsistencyError(
-            "`model_init_kwargs` sets `use_safetensors: false`: pickled weights are not loaded, since they could run code."
+            "`model_init_kwargs` sets `use_safetensors: false`: pickled weights are not loaded, since they could run code. Leave it out."
         )
     for key in OTHER_WEIGHTS:
         if options.get(key) not in (None, False):

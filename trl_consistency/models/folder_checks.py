@@ -88,12 +88,14 @@ def check_weights(folder: str | Path) -> None:
             )
         if (Path(folder) / ADAPTER_CONFIG).is_file():
             raise ConsistencyError(
-                f"{folder} is an adapter without its weights: there is no {SAFETENSORS_WEIGHTS_NAME}."
+                f"{folder} is an adapter without its weights: there is no {SAFETENSORS_WEIGHTS_NAME}. Save or copy it again."
             )
         if (Path(folder) / CONFIG_NAME).is_file():
-            raise ConsistencyError(f"{folder} holds no weights: there is no {SAFE_WEIGHTS_NAME}.")
+            raise ConsistencyError(
+                f"{folder} holds no weights: there is no {SAFE_WEIGHTS_NAME}. Save, download or copy the model again."
+            )
         raise ConsistencyError(
-            f"{folder} holds neither a model.safetensors nor an {ADAPTER_CONFIG}: it is no model and no adapter."
+            f"{folder} holds neither a model.safetensors nor an {ADAPTER_CONFIG}: it is no model and no adapter. Name the folder of one."
         )
     if index.is_file():
         _check_index(index)

@@ -276,8 +276,8 @@ def _trained_bits(folder: Path) -> int | None:
 
 def _trained_quantization(folder: Path) -> dict[str, Any]:
     """
-    Returns the options of `BitsAndBytesConfig` with which an adapter was trained, as its card says, or in a checkpoint the state of
-    the trainer. Empty if nothing says so.
+    Returns the options of `BitsAndBytesConfig` with which an adapter was trained. Its card says them, or in a checkpoint the state
+    of the trainer. Empty if neither does.
     """
     state: dict[str, Any] = {}
     with suppress(OSError, ValueError, RecursionError, KeyError, TypeError):

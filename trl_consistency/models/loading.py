@@ -162,7 +162,7 @@ def name_models(paths: Sequence[str]) -> dict[str, str]:
         name = short if last.count(short) == 1 else name
         name = f"./{name}" if name == BASE else name
         if places.count(place) > 1:
-            raise ConsistencyError(f"`adapters` names {path} twice.")
+            raise ConsistencyError(f"`adapters` names {path} twice. Name it once.")
         found[name] = path
     return found
 
@@ -174,7 +174,9 @@ def check_adapters(paths: Sequence[str], base_model: str) -> None:
     """
     for path in paths:
         if os.path.realpath(path) == os.path.realpath(base_model):
-            raise ConsistencyError(f"`adapters` names the base model itself, {path}: it is measured already.")
+            raise ConsistencyError(
+                f"`adapters` names the base model itself, {path}: it is measured already. Leave it out there."
+            )
         if os.path.isdir(path) and not is_adapter_folder(path):
             check_model_folder(path)
             check_architecture(path, load_config(path))
@@ -218,7 +220,10 @@ def adapted(
     if os.path.isdir(path) and not is_adapter_folder(path):
         other, others = load_model(path, None, trust_remote_code, quantization_config)
         if get_tokenizer(others).get_vocab() != get_tokenizer(processing_class).get_vocab():
-            raise ConsistencyError(f"`adapters`: {path} has another tokenizer than the base model.")
+            raise ConsistencyError(
+                f"`adapters`: {path} has another tokenizer than the base model, so that the two would read other tokens. Measure it alone, as "
+                "`model_name_or_path`."
+            )
         yield other
         return
     with restored(model, path):

@@ -38,7 +38,7 @@ def squared_distance(student: Tensor, reference: Tensor) -> Tensor:
             Residual stream of the reference at the same tokens, `h0`.
 
     Returns:
-        `torch.Tensor` of shape `(N,)`: In float32, in squared units of the residual stream, summed over `H`.
+        `torch.Tensor` of shape `(N,)`: In float32 or float64, in squared units of the residual stream, summed over `H`.
     """
     return _SquaredDistance.apply(student, reference.detach())
 
@@ -60,7 +60,7 @@ def layer_distances(
             As in [`activation_loss`].
 
     Returns:
-        `torch.Tensor` of shape `(layers, num_spans)`: In float32.
+        `torch.Tensor` of shape `(layers, num_spans)`: In float32 or float64, in squared units of the residual stream.
     """
     lengths = torch.bincount(span_ids, minlength=num_spans).clamp(min=1)
     distances = torch.stack(
@@ -94,6 +94,6 @@ def activation_loss(
             Number of pairs in the batch, including those with an empty span.
 
     Returns:
-        `torch.Tensor` of shape `(num_spans,)`: In float32, in squared units of the residual stream.
+        `torch.Tensor` of shape `(num_spans,)`: In float32 or float64, in squared units of the residual stream.
     """
     return layer_distances(student, reference, span_ids, num_spans).mean(0)

@@ -29,8 +29,8 @@ def attention_divergence(student: Tensor, reference: Tensor) -> tuple[Tensor, Te
             Attention weights of the reference, for the shared span in the clean prompt.
 
     Returns:
-        `tuple[torch.Tensor, torch.Tensor]`: The sum over heads and rows in nats, in float32, and the number of rows
-        (over all heads) that were left out.
+        `tuple[torch.Tensor, torch.Tensor]`: The sum over heads and rows in nats, in float32 or float64, and the number
+        of rows (over all heads) that were left out. Both are scalars.
     """
     p, q = (at_least_float32(weights).tril() for weights in (student, reference.detach()))
     p_mass, q_mass = p.sum(-1, keepdim=True), q.sum(-1, keepdim=True)

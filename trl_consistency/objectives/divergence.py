@@ -35,12 +35,14 @@ def generalized_divergence(
     """
     The generalized Jensen-Shannon divergence of each position, over the whole vocabulary, and the student's entropy.
 
-    With `m = (1 - beta) π_θ + beta π_0`, it is `beta KL(π_0 ‖ m) + (1 - beta) KL(π_θ ‖ m)` for `beta` between 0 and 1,
-    the forward KL `KL(π_0 ‖ π_θ)` at 0 and the reverse KL `KL(π_θ ‖ π_0)` at 1. Only the student gets a gradient.
+    For `beta` between 0 and 1, it is `beta KL(π_0 ‖ m) + (1 - beta) KL(π_θ ‖ m)` with `m = (1 - beta) π_θ + beta π_0`.
+    At 0, it is the forward KL, `KL(π_0 ‖ π_θ)`, and at 1 the reverse KL, `KL(π_θ ‖ π_0)`. Only the student gets a gradient.
 
     The forward KL is BCT with soft targets: Chua et al. (arXiv 2403.05518) train on tokens sampled from the reference,
     and this on its whole distribution. Han et al. (arXiv 2605.21834) train on the reverse KL, which they estimate from
     the sampled token.
+
+    Source of the divergence: Agarwal et al., "On-Policy Distillation of Language Models", arXiv 2306.13649.
 
     Args:
         student_hidden (`torch.Tensor` of shape `(N, H)`):
@@ -65,8 +67,8 @@ def generalized_divergence(
             Soft cap of each side's scaled logits, `softcap · tanh(logits / softcap)`.
 
     Returns:
-        `tuple[torch.Tensor, torch.Tensor]` of shape `(N,)`: Divergence and entropy, in float32, in nats. Half-precision
-        inputs are multiplied in their own dtype and summed in float32.
+        `tuple[torch.Tensor, torch.Tensor]`: Divergence and entropy, both of shape `(N,)`, in float32, in nats.
+        Half-precision inputs are multiplied in their own dtype and summed in float32.
     """
     return ChunkedDivergenceFunction.apply(
         student_hidden,
@@ -265,6 +267,9 @@ def shared_head_divergence(
     Returns:
         `tuple[torch.Tensor, torch.Tensor]`: The divergence and the entropy, both of shape `(N,)`, in nats, in float32
         or float64. The entropy has no gradient.
+
+    Raises:
+        `ValueError`: If the weight requires a gradient.
     """
     if weight.requires_grad:
         raise ValueError("The shared head must be frozen: no gradient of its weight is formed.")

@@ -25,7 +25,7 @@ def mlp_distance(student: Tensor, reference: Tensor, kind: str = "cosine") -> Te
             `"cosine"`, `"mse"` or `"smooth_l1"`.
 
     Returns:
-        `torch.Tensor` of shape `(N,)`: In float32.
+        `torch.Tensor` of shape `(N,)`: In float32 or float64.
 
     Raises:
         `ValueError`: If `kind` is unknown.

@@ -184,5 +184,5 @@ def resolve_layers(layers: list[int] | None, num_layers: int) -> list[int]:
     resolved = sorted(layer % num_layers for layer in layers)
     twice = [layer for layer, following in pairwise(resolved) if layer == following]
     if twice:
-        raise ConsistencyError(f"`layers` names block {twice[0]} more than once: {layers}.")
+        raise ConsistencyError(f"`layers` names block {twice[0]} more than once: {layers}. Name each block once.")
     return resolved

@@ -179,7 +179,10 @@ def state_in(module: nn.Module, seen: Any, index: int = 0, dims: tuple[int, ...]
     """Returns the state in what a hook of a module saw, which is a tensor or a tuple of them."""
     state = seen if isinstance(seen, Tensor) else seen[index]
     if state is None or state.dim() not in dims:
-        raise ConsistencyError(f"`{type(module).__name__}` has no state of a known shape to compare.")
+        raise ConsistencyError(
+            f"`{type(module).__name__}` has no state of a known shape to compare. Use another model, or compare answers only (`method` bct or "
+            "kl, without `log_consistency_metrics`)."
+        )
     return state
 
 
@@ -204,7 +207,9 @@ def head_of(model: nn.Module) -> Head:
     base: Any = base_model(model)
     projection = base.get_output_embeddings()
     if projection is None:
-        raise ConsistencyError(f"`{type(base).__name__}` has no language modelling head.")
+        raise ConsistencyError(
+            f"`{type(base).__name__}` has no language modelling head. Load the model with one (`...ForCausalLM`)."
+        )
     unchecked = None if base in _WITH_CHECKED_HEAD else _own_logits(base)
     if isinstance(projection, FSDPModule):
         projection.unshard()  # FSDP gathers a module when it is called, and the head's weights are only read.

@@ -7,7 +7,7 @@ strategies:
 - *cache*: the prompts run once, their keys and values are repeated for the rollouts (with gradients), and the
   completions run after them. With gradient checkpointing, both passes run twice.
 - *packed*: one row holds a prompt and all its completions. The attention mask is a tree: a completion attends to its
-  prompt and to itself, and its positions continue those of the prompt. The mask is dense, hence quadratic, except for
+  prompt and to itself, and its positions continue those of the prompt. The mask is dense, so it is quadratic, except for
   long rows on GPUs, where FlexAttention skips the blocks of it that are empty. It is preferred with gradient
   checkpointing, because it is a single pass.
 

@@ -26,8 +26,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 class _NewStates(LinearAttentionLayer):
     """
-    Recurrent and convolutional states, of which each update makes new tensors. Those of transformers are overwritten in
-    place, and the backward pass needs them. One state for each row can be selected, as for keys and values.
+    Recurrent and convolutional states. Each update makes new tensors: transformers overwrites its own in place, and the
+    backward pass needs them. One state for each row can be selected, as for keys and values.
     """
 
     def update_conv_state(

@@ -104,7 +104,7 @@ class Reference:
             raise ConsistencyError(
                 "The weights of the reference have changed during training, so that the student was not compared with "
                 "the initial policy. Something outside this trainer wrote to them: merging an adapter into its base, for "
-                "one, or a callback."
+                "one, or a callback. Take that out, and train again."
             )
 
 

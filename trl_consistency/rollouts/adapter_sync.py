@@ -176,7 +176,7 @@ def holding(model: nn.Module, adapter: Mapping[str, Tensor]) -> Iterator[None]:
 
 
 def no_adapter(adapter: Mapping[str, Tensor]) -> Adapter:
-    """Returns the part of an adapter with which the model is its base."""
+    """Returns zeros for the B matrices of an adapter. With them, the model acts as its base model."""
     return {name: torch.zeros_like(matrix) for name, matrix in adapter.items() if name.endswith(".lora_B")}
 
 

@@ -181,7 +181,7 @@ class OriginCheck:
         return (
             f"After step {step}, the rollouts do not come from the policy in training. On {len(engine)} tokens, vLLM's "
             f"log-probabilities are {to_base.difference:.2g} nats from the trainer's (rounding explains at most "
-            f"{self.tolerance:g}, in no direction). {what}. Leave `use_vllm` out, or see docs/vllm.md; `vllm_check_every: "
+            f"{self.tolerance:g}, and favours no other weights). {what}. Leave `use_vllm` out, or see docs/vllm.md; `vllm_check_every: "
             "0` turns this check off."
         )
 
@@ -190,7 +190,8 @@ class OriginCheck:
         flag = torch.tensor([problem is not None], device=self._accelerator.device)
         if self._accelerator.gather(flag).any():
             raise ConsistencyError(
-                problem or "The rollouts of another process do not come from the policy in training."
+                problem
+                or "The rollouts of another process do not come from the policy in training. Its error says more."
             )
 
     @torch.no_grad()

@@ -137,10 +137,10 @@ class RolloutEngine:
 
     def __call__(self, prompts: list[list[int]], step: int, max_tokens: int) -> Sampled:
         """
-        Returns token ids of a rollout of at most `max_tokens` for each prompt (token ids, repeated for several
-        rollouts) and, if `vllm_importance_sampling_correction` is on and nothing filters the tokens, each token's log-probability under
-        the engine (NaN where it returns none). A new `step`, the number of optimizer steps so far, sends the policy to the engine.
-        `report` then has what is logged of this call.
+        Returns token ids of a rollout of at most `max_tokens` for each prompt (token ids, repeated for several rollouts). If
+        `vllm_importance_sampling_correction` is on and nothing filters the tokens, each token's log-probability under the engine
+        comes with them (NaN where it returns none). A new `step`, the number of optimizer steps so far, sends the policy to the
+        engine. `report` then has what is logged of this call.
         """
         self.report = {}
         self.bring_policy(step)

@@ -383,9 +383,12 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
                 Names of the differences from the checkpoint's run to allow, as the error lists them. The model card
                 states them.
 
+        Returns:
+            [`~transformers.trainer_utils.TrainOutput`]: Steps, mean loss and metrics.
+
         Raises:
-            [`ConsistencyError`]: If the checkpoint belongs to another run, or a loss, gradient or weight is not
-                finite.
+            [`ConsistencyError`]: If the checkpoint belongs to another run, the optimizer or the schedule cannot be made, the
+                model was changed since the trainer was made, or a loss, gradient or weight is not finite.
         """
         if resume_from_checkpoint is None:
             resume_from_checkpoint = self.args.resume_from_checkpoint

@@ -82,7 +82,8 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
     - `"mlpct"` (research code): the cosine or another distance (`args.mlp_distance`) between the MLP states on the
       shared content.
 
-    Each objective is a mean over its units in the global batch: answer tokens, pairs or shared tokens.
+    Each objective is a mean over its units in the global batch: answer tokens, pairs or shared tokens. `bct`, `kl` and
+    `attct` are in nats, and `act` is in squared units of the residual stream.
 
     Example:
 
@@ -127,7 +128,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         compute_loss_func (`Callable`, *optional*):
             Must be `None`: the objective is `args.method`.
         compute_metrics (`Callable[[EvalPrediction], dict]`, *optional*):
-            As in [`~trl.SFTTrainer`].
+            As in [`~trl.SFTTrainer`]. Only for `method: ["bct"]` without `log_consistency_metrics`.
         callbacks (list of [`~transformers.TrainerCallback`], *optional*):
             As in [`~trl.SFTTrainer`].
         optimizers (`tuple`, *optional*, defaults to `(None, None)`):
@@ -135,7 +136,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         optimizer_cls_and_kwargs (`tuple[type, dict]`, *optional*):
             As in [`~trl.SFTTrainer`].
         preprocess_logits_for_metrics (`Callable`, *optional*):
-            As in [`~trl.SFTTrainer`].
+            As in [`~trl.SFTTrainer`]. Only for `method: ["bct"]` without `log_consistency_metrics`.
         quantization_config ([`~transformers.BitsAndBytesConfig`], *optional*):
             As in [`~trl.SFTTrainer`].
         peft_config ([`~peft.PeftConfig`], *optional*):
@@ -146,7 +147,10 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
     Raises:
         [`ConsistencyError`]: If options contradict each other, need a package that is not installed, or are not
             available in consistency training.
-        [`InvalidPairsError`]: If the data contain unusable pairs. Both are raised before any weights load.
+        [`InvalidPairsError`]: If the data contain unusable pairs.
+
+    What the options, the data and the model's files show is raised before any weights load. What only the loaded model
+    shows is raised before any training.
     """
 
     _name = "Consistency training"
@@ -155,7 +159,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
     data_collator: PairCollator
     packed: PackedPairs | None = None  # the training pairs, once they are packed
     _rebalancing: Any = None  # the sampler of `train_sampling_strategy: batch_rebalance`
-    _unused: Sequence[str] = ()  # trainable weights on which nothing depends that is compared
+    _unused: Sequence[str] = ()  # trainable weights that nothing compared depends on
     _step_items: Any = None  # what the loss of the present step is divided by; None outside of one
 
     def __init__(
@@ -411,7 +415,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
     def generate_targets(self) -> None:
         """
         Generates the reference policy's answers to the clean prompts of rows without a completion, and stores them in
-        `self.targets`.
+        `self.targets`. Does nothing if `method` trains without answers.
 
         [`train`] and [`evaluate`] call this themselves.
         """
@@ -419,13 +423,17 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
 
     def dataset_with_targets(self) -> Dataset:
         """
-        Returns the training pairs with their targets, which are the reference's also after `regenerate_targets_every` has replaced
-        them in training. Pairs with an empty target are left out. With `keep_thinking=False`, a target is empty if its thought did
-        not end.
+        Returns the training pairs with their targets. Call it after [`train`] or [`generate_targets`].
+
+        The targets are the reference's, even if `regenerate_targets_every` has replaced them in training. Pairs with an empty
+        target are left out. With `keep_thinking=False`, a target is empty if its thought did not end.
 
         Returns:
-            [`~datasets.Dataset`]: The pairs, with the columns `completion` (text) and `completion_ids` (token ids), and with
-            `chat_template_kwargs` (JSON) if the config has them: the answers are to prompts that were rendered with them.
+            [`~datasets.Dataset`]: The pairs, with the columns `completion` (text) and `completion_ids` (token ids). If the config has
+            `chat_template_kwargs`, these are a column, too (as JSON): the answers are to prompts that were rendered with them.
+
+        Raises:
+            [`ConsistencyError`]: If the training data are streamed, or if `method` trains without answers and the pairs have none.
         """
         return self.target_maker.dataset_with_targets()
 

@@ -73,6 +73,10 @@ class EvaluationMixin(_Trainer):
         Like [`~transformers.Trainer.evaluate`]. Pairs are checked and prepared as in the constructor, and the
         reference policy generates missing targets. Losses of other rows than those of the trainer's own `eval_dataset`, or of the
         model with its adapter off, do not replace its losses on the model card.
+
+        Raises:
+            [`ConsistencyError`]: If there is nothing to evaluate on, or no row has anything to compare.
+            [`InvalidPairsError`]: If the data contain unusable pairs.
         """
         if eval_dataset is None or isinstance(eval_dataset, str):
             datasets = named(self.eval_dataset)
@@ -107,7 +111,10 @@ class EvaluationMixin(_Trainer):
     def predict(
         self, test_dataset: AnyDataset, ignore_keys: list[str] | None = None, metric_key_prefix: str = "test"
     ) -> PredictionOutput:
-        """Like [`~transformers.Trainer.predict`], on pairs prepared as in [`evaluate`]."""
+        """
+        Like [`~transformers.Trainer.predict`], on pairs prepared as in [`evaluate`]. Only `method: ["bct"]` without
+        `log_consistency_metrics` gives predictions. All else gives metrics alone.
+        """
         test_dataset = self._evaluated.prepare(test_dataset, "test_dataset")
         self.snapshot.check()
         if not self.is_in_train:

@@ -67,8 +67,8 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
 
     The student `π_θ` samples `num_generations` rollouts `y` for each perturbed prompt `p`. The reference `π_0`, the
     frozen initial model, reads the same tokens after the clean prompt `c`. The loss compares the two at every token: it
-    is the mean of `D(π_θ(·|p, y_<t), π_0(·|c, y_<t))` over the tokens of the global batch. By default, `D` is the
-    reverse KL, exact over the whole vocabulary. With `loss_type="policy_gradient"` it is estimated from the sampled
+    is the mean of `D(π_θ(·|p, y_<t), π_0(·|c, y_<t))` over the tokens of the global batch, in nats. By default, `D` is
+    the reverse KL, exact over the whole vocabulary. With `loss_type="policy_gradient"` it is estimated from the sampled
     token, as in the paper.
 
     Example:
@@ -118,7 +118,9 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
             Must be `None`: rollouts do not call tools.
         ref_model (`str` or [`~transformers.PreTrainedModel`], *optional*):
             Another model to use as the reference. It must have the same vocabulary. If `None`, the reference is the
-            initial policy: only a copy of its trainable weights is kept, and none at all with a new adapter.
+            initial policy. With a new adapter, that is the model with its adapter off, and nothing is copied. Otherwise, or
+            if the adapter changes the base weights (PiSSA, OLoRA, `bias`), a copy of the trainable weights is kept. Under
+            FSDP and DeepSpeed ZeRO-3, that copy is a second whole model.
         anchor_dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`], *optional*):
             Prompts without a cue, which keep the student close to the reference: a `prompt` column, and optionally
             `tools` and `chat_template_kwargs`. `args.anchor_ratio` sets their share of an epoch. If `None`, the pairs'
@@ -127,7 +129,9 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
     Raises:
         [`ConsistencyError`]: If options contradict each other, need a package that is not installed, or are not
             available in on-policy consistency training.
-        [`InvalidPairsError`]: If the data contain unusable pairs. Both are raised before any training.
+        [`InvalidPairsError`]: If the data contain unusable pairs.
+
+    Both are raised before any training.
     """
 
     _name = "On-policy consistency training"

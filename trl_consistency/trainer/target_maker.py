@@ -76,7 +76,7 @@ class TargetMaker:
         self.sources = [*self.trained_on, *named(self.trainer.eval_dataset).values()]
         if args.regenerate_targets_every and not (args.needs_completions and needs_targets(pairs)):
             why = "come with their completions" if args.needs_completions else f"need none for {args.method}"
-            raise ConsistencyError(f"`regenerate_targets_every` is set, but the pairs {why}.")
+            raise ConsistencyError(f"`regenerate_targets_every` is set, but the pairs {why}. Leave it out.")
         if args.regenerate_targets_every and DistributedBackend(self.accelerator).is_fsdp:
             raise ConsistencyError(
                 "`regenerate_targets_every` has the model in training answer, which it cannot where FSDP shards it. Leave it "

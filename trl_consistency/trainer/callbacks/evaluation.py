@@ -44,17 +44,19 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
     Generates the model's greedy answers to a small, fixed sample of held-out pairs and control questions, and logs
     rates as `eval_consistency/...`.
 
-    It measures before the first step, then at each evaluation of the trainer or every `eval_every` steps, and after the
-    last step.
+    It measures before the first step. Then it measures at each evaluation of the trainer or, with `eval_every`, every so
+    many steps and after the last step.
+
     Depending on the data, it logs `sycophancy`, `perturbed_accuracy`, `clean_accuracy`, `attack_success`,
     `perturbed_refusal`, `clean_refusal`, `benign_answered`, `clean_unread`, `perturbed_unread` and
     `clean_accuracy/control` (on the control questions). Each rate is over all rows and comes with the number of
-    answers (`.../count`) and of unreadable answers (`.../unread`). The papers select checkpoints by these
-    scores: `sycophancy_score` is the harmonic mean of clean accuracy and of the share of answers that resist the
-    suggestion; `jailbreak_score` is the harmonic mean of the shares of benign requests answered and of harmful requests
-    refused; `score` is the harmonic mean of both. An unreadable answer lowers all of them. The trainer's evaluation
-    metrics include these scores, so `metric_for_best_model="consistency/score"` with `load_best_model_at_end=True`
-    keeps the best checkpoint.
+    answers (`.../count`) and of unreadable answers (`.../unread`).
+
+    The papers select checkpoints by these scores: `sycophancy_score` is the harmonic mean of clean accuracy and of the
+    share of answers that resist the suggestion; `jailbreak_score` is the harmonic mean of the shares of benign requests
+    answered and of harmful requests refused; `score` is the harmonic mean of both. An unreadable answer lowers all of
+    them. With `metric_for_best_model="consistency/score"` and `load_best_model_at_end=True`, the trainer keeps the best
+    checkpoint: the callback then also measures at each evaluation, and adds what it measures to the evaluation's metrics.
 
     With `use_vllm`, the rollout engine of an [`OnPolicyConsistencyTrainer`] generates the answers. The callback does not
     change the training itself.
@@ -80,7 +82,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
             the training.
         eval_every (`int`, *optional*):
             Steps between measurements. The last step is always measured. If `None`, the callback measures at the trainer's
-            evaluations.
+            evaluations, which `eval_strategy` must ask for, and adds what it measures to their metrics.
         max_drop (`float`, *optional*):
             Stops the training when one of these shares has fallen by more than this since before the first step (0.05 is
             five points): clean prompts answered correctly, bare harmful requests refused, benign requests answered,

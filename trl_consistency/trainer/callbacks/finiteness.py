@@ -73,11 +73,13 @@ class FinitenessGuard(TrainerCallback):
                 "`num_train_epochs` is 0. Use smaller batches, or more rows."
             )
         if self.updates == 0 and self._overflows_in_fp16():
-            raise NotFiniteError("The gradients of every batch overflowed in fp16, so that no step changed a weight.")
+            raise NotFiniteError(
+                "The gradients of every batch overflowed in fp16, so that no step changed a weight. Set `bf16: true` in place of `fp16`."
+            )
         if self.updates and not self._has_gradient and self._has_loss:  # anchors alone have neither
             raise ConsistencyError(
                 "The gradient was zero in every step though the loss was not, so that nothing was learned: the adapter has "
-                "no effect (`lora_alpha` 0, a dropout of 1)."
+                "no effect (`lora_alpha` 0, a dropout of 1). Correct its options."
             )
 
     def _overflows_in_fp16(self) -> bool:

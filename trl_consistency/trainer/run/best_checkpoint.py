@@ -61,8 +61,8 @@ def missed_best(trainer: Any) -> str:
 
 def check_best_checkpoint(trainer: Any) -> None:
     """
-    Raises [`ConsistencyError`] if the best checkpoint was deleted, or its weights were changed, since it was saved, or if
-    it is another run's, whose folder Trainer takes for this run's.
+    Raises [`ConsistencyError`] if the best checkpoint was deleted or its weights were changed since it was saved. It also does so
+    if the checkpoint is another run's, whose folder Trainer takes for this run's.
     """
     checkpoint = Path(trainer.state.best_model_checkpoint)
     if not trainer.checkpoints.is_of_this_run(checkpoint):

@@ -123,20 +123,20 @@ def check_shared_batches(args: TrainingArguments) -> None:
     sharing, of_several = args.accelerator_config, f"of the {args.world_size} processes"
     if args.world_size > 1 and not sharing.even_batches:
         raise ConsistencyError(
-            f"`accelerator_config` sets `even_batches` to false, by which one {of_several} would wait for batches that another does "
-            "not have. Leave it out: evaluations do not count the rows that fill up a last batch."
+            f"`accelerator_config` sets `even_batches` to false: one {of_several} would wait for batches that another does not "
+            "have. Leave it out: evaluations do not count the rows that fill up a last batch."
         )
     if args.world_size > 1 and sharing.dispatch_batches:
         raise ConsistencyError(
-            f"`accelerator_config` sets `dispatch_batches`, by which one {of_several} would put together batches of different widths. "
-            "Leave it out: each reads its own."
+            f"`accelerator_config` sets `dispatch_batches`: one {of_several} would put together batches of different widths. Leave it "
+            "out: each process then reads its own."
         )
     for name in ("per_device_train_batch_size", "per_device_eval_batch_size"):
         if sharing.split_batches and getattr(args, name) % args.world_size:
             raise ConsistencyError(
-                f"`accelerator_config` sets `split_batches`, by which {args.world_size} processes share each batch, and "
-                f"`{name}` ({getattr(args, name)}) is not a multiple of {args.world_size}. Change it, or leave out "
-                "`split_batches`: each process then reads batches of its own."
+                f"`accelerator_config` sets `split_batches`: {args.world_size} processes share each batch, and `{name}` "
+                f"({getattr(args, name)}) is not a multiple of {args.world_size}. Change `{name}`, or leave out `split_batches`: "
+                "each process then reads batches of its own."
             )
 
 
@@ -296,7 +296,7 @@ def check_evaluation(args: Any, eval_dataset: Any) -> None:
 
 
 def check_set_names(eval_dataset: Any) -> None:
-    """Raises [`ConsistencyError`] for names of evaluation sets by which a loss of one would replace one of another."""
+    """Raises [`ConsistencyError`] if two evaluation sets have names under which a loss of each would be logged by one key."""
     for name in eval_dataset if isinstance(eval_dataset, dict) else ():
         other, _, objective = str(name).rpartition("_")
         if other in eval_dataset and objective in (*METHODS, "aux"):
@@ -313,8 +313,14 @@ def check_sets(datasets: dict[str, Any], chosen: Any, own: Any) -> None:
     if not datasets:
         raise ConsistencyError("There is no `eval_dataset` to evaluate on. Give one.")
     if isinstance(chosen, str) and not (isinstance(own, dict) and chosen in own):
-        has = f"has {', '.join(map(repr, own))}" if isinstance(own, dict) else "has no name"
-        raise ConsistencyError(f"`evaluate` names the set {chosen!r}, and the trainer's `eval_dataset` {has}.")
+        has = (
+            f"has {', '.join(map(repr, own))}. Give one of these names"
+            if isinstance(own, dict)
+            else "has no name. Leave the name out"
+        )
+        raise ConsistencyError(
+            f"`evaluate` names the set {chosen!r}, and the trainer's `eval_dataset` {has}, or give a data set."
+        )
 
 
 def check_delay(args: Any, max_steps: int, epochs: float) -> None:
@@ -365,7 +371,10 @@ def check_reference_options(trainer: Trainer) -> None:
 
 
 def check_metrics(args: Any, compute_metrics: Any) -> None:
-    """Raises [`ConsistencyError`] for metrics that no evaluation would compute, and for options of metrics that there are not."""
+    """
+    Raises [`ConsistencyError`] for metrics that no evaluation would compute, and for options of metrics without a
+    `compute_metrics`.
+    """
     if compute_metrics is not None and args.prediction_loss_only:
         raise ConsistencyError(
             "With `prediction_loss_only`, no evaluation computes the metrics of `compute_metrics`. Leave one of the two out."
@@ -409,8 +418,8 @@ def check_sharding(trainer: Trainer, adapter_off: bool) -> None:
         )
     if args.rolls_out and args.log_consistency_metrics:
         raise ConsistencyError(
-            f"`log_consistency_metrics` has the reference answer the clean prompts, each process other ones, and under {name} "
-            "no process holds the whole reference. Leave it out, or use DDP or DeepSpeed ZeRO-2."
+            f"`log_consistency_metrics` needs the reference's answers to the clean prompts. Each process would answer others of them, and "
+            f"under {name} no process holds the whole reference. Leave it out, or use DDP or DeepSpeed ZeRO-2."
         )
     if backend.is_zero3 and is_peft_model(trainer.model) and args.gradient_checkpointing and not args.rolls_out:
         raise ConsistencyError(

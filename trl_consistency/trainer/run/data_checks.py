@@ -44,7 +44,9 @@ def check_tokenizer(processing_class: Any, args: Any) -> PreTrainedTokenizerBase
     for option in ("eos_token", "pad_token"):
         token = getattr(args, option, None)
         if token is not None and token not in tokenizer.get_vocab():
-            raise ConsistencyError(f"`{option}` is {token!r}, which is not a token of the tokenizer.")
+            raise ConsistencyError(
+                f"`{option}` is {token!r}, which is not a token of the tokenizer. Name one that it has, or leave it out."
+            )
     if tokenizer.eos_token is None and getattr(args, "eos_token", None) is None:
         raise ConsistencyError(
             "The tokenizer has no `eos_token`, so no answer could end. Set it (`tokenizer.eos_token = ...`) and save "

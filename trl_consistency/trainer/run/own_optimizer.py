@@ -21,8 +21,8 @@ PROBED = (0, 1, 2, 5, 10, 100, 1000)  # steps at which the functions of a schedu
 
 def take_evaluated_weights(optimizer: Any) -> None:
     """
-    Has an optimizer that trains on other weights than those that it gives (a schedule-free one, which averages) put the latter
-    into the model. Its next step trains on its own again. Trainer does this for evaluations alone.
+    Puts the weights that an optimizer gives into the model. A schedule-free one, which averages, trains on others, and takes
+    these again in its next step. Trainer does this for evaluations alone.
     """
     if callable(evaluate := getattr(optimizer, "eval", None)):
         evaluate()

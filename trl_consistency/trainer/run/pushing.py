@@ -98,7 +98,8 @@ class PushMixin:
             revision (`str`, *optional*):
                 Branch. By default `args.hub_revision`.
             private (`bool`, *optional*):
-                Whether a new repository is private. By default `args.hub_private_repo`.
+                Whether a new repository is private. By default `args.hub_private_repo`. If `True`, a public repository that
+                exists is refused.
             base_model (`str`, *optional*):
                 Name of an adapter's base model on the Hub, if it was loaded from a folder.
             include (`Sequence[str]`, *optional*, defaults to `()`):
@@ -109,6 +110,9 @@ class PushMixin:
         Returns:
             `str`: URL of the repository, or with `blocking=False` a [`~concurrent.futures.Future`] of it. None in all
             processes but the main one.
+
+        Raises:
+            [`ConsistencyError`]: If the folder cannot be published, or holds what must not be sent, such as a key.
         """
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         self.save_model(self.args.output_dir, _internal_call=True)

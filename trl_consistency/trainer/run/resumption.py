@@ -240,7 +240,7 @@ class RunRecord:
         if keeps_rates:
             raise ConsistencyError(
                 f"`resume_changed`: {', '.join(changed)} cannot change in a run that is resumed under DeepSpeed, or with a "
-                "schedule that keeps its own learning rates."
+                "schedule that keeps its own learning rates. Set what the run began with, or start a new run."
             )
         settings = [
             {key: value for key, value in group.items() if key not in ("params", *OF_PROGRESS)}

@@ -23,7 +23,7 @@ def load_rollouts(checkpoint: str, accelerator: Accelerator) -> list[Rollouts]:
     if not file.is_file() or read_manifest(checkpoint).get("processes", processes) != processes:
         raise ConsistencyError(
             f"`resume_from_checkpoint`: {checkpoint} was saved between two generations of rollouts and has none for this "
-            "process: the number of processes or the batch options have changed."
+            "process: the number of processes or the batch options have changed. Resume with those of that run."
         )
     # torch cannot load to "cpu:0", the device's name with several processes.
     return torch.load(file, map_location=accelerator.device.type, weights_only=True)
