@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def read_at_most(path: str | Path, most: int, encoding: str = "utf-8") -> str:
-    """Returns a file's text, with any kind of line break as `\\n`. Raises `OSError` if it has more than `most` bytes, of which no more are read."""
+    """Returns a file's text, with any kind of line break as `\\n`. Raises `OSError` if it has more than `most` bytes, and reads no more of them."""
     with open(path, "rb") as file:
         content = file.read(most + 1)
     if len(content) > most:

@@ -34,8 +34,8 @@ def as_json(value: Any, bytes_as_text: bool = False, column: str | None = None) 
 
 def strict_json(text: str | bytes) -> Any:
     """
-    Reads JSON. Raises `ValueError` for a key that is given twice, of which Python takes the last value, and for NaN and numbers
-    that are not finite, which are not JSON.
+    Reads JSON. Raises `ValueError` for a key that is given twice, where Python takes the last value. It also does so for NaN and
+    numbers that are not finite, which JSON does not have.
     """
     return json.loads(text, object_pairs_hook=unique_keys, parse_constant=no_number, parse_float=_finite_number)
 
@@ -60,7 +60,7 @@ def _finite_number(text: str) -> float:
 
 
 def own_columns(row: Mapping[str, Any], taken: Container[str]) -> dict[str, Any]:
-    """Returns a user's columns, those with a name that is taken under another one: `own_model` for `model`."""
+    """Returns a user's columns. A column whose name is taken gets another one: `own_model` for `model`."""
     own = {}
     for column, value in row.items():
         name = column

@@ -18,8 +18,8 @@ def public_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def distinct_names(names: Sequence[str]) -> list[str]:
     """
-    Returns the last names of local files and folders, each with as many of the folders above it as it takes to tell
-    those of one name apart: `a/lora` and `b/lora`. Other names stay as they are.
+    Returns the last names of local files and folders. Those that share a name also get the folders above them that tell them
+    apart: `a/lora` and `b/lora`. Other names stay as they are.
     """
     parts = [Path(os.path.abspath(name)).parts if os.path.exists(name) else (name,) for name in names]
 

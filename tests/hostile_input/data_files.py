@@ -279,13 +279,13 @@ CASES: list[Case] = [
     Case(
         "a configuration of a folder",
         "A configuration name for a folder that has no configurations",
-        "`dataset_config` is small, but the README.md of …data names no configurations.",
+        "`dataset_config` is small, but the README.md of …data names no configurations. Leave it out, or name them there.",
         lambda room: room.train(dataset_name=folder(room, "train.jsonl"), dataset_config="small"),
     ),
     Case(
         "a configuration of a file",
         "A configuration name for a file",
-        "`dataset_config` is small, but …pairs.jsonl is a file, which has no configurations.",
+        "`dataset_config` is small, but …pairs.jsonl is a file, which has no configurations. Leave it out.",
         lambda room: room.train(dataset_config="small"),
     ),
     Case(
@@ -411,7 +411,7 @@ CASES: list[Case] = [
     Case(
         "a configuration of embedded pairs",
         "A configuration name for the embedded pairs, which have no configurations",
-        "`dataset_config` is x, but embedded:organism has no configurations.",
+        "`dataset_config` is x, but embedded:organism has no configurations. Leave it out.",
         lambda room: room.train(dataset_name="embedded:organism", dataset_config="x"),
     ),
     *(

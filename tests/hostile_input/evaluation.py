@@ -159,7 +159,7 @@ CASES: list[Case] = [
     Case(
         "evaluation of pairs named twice",
         "`evaluate`: the same pairs twice",
-        "`pairs` names the same pairs twice.",
+        "`pairs` names the same pairs twice. Name each once.",
         lambda room: room.evaluate([CHAT], "--pairs", *2 * [str(room.file("pairs.jsonl", [CHAT]))]),
     ),
     Case(
@@ -279,13 +279,13 @@ CASES: list[Case] = [
     Case(
         "letters that no row offers",
         "`evaluate`: choices by log-probability, and rows that offer none",
-        "`multiple_choice` is `logprob`, but no row offers letters, each at the start of a line, with one as its `answer`.",
+        "`multiple_choice` is `logprob`, but no row offers letters, each at the start of a line, with one as its `answer`. Use `text`.",
         lambda room: room.evaluate([{**CHAT, "answer": "A"}], "--multiple_choice", "logprob"),
     ),
     Case(
         "answers that no row suggests",
         "`evaluate`: free answers by log-probability, and rows that suggest none",
-        "`free_answers` is `logprob`, but no row without choices has an `answer` and a wrong one in `biased_answer`.",
+        "`free_answers` is `logprob`, but no row without choices has an `answer` and a wrong one in `biased_answer`. Use `text`.",
         lambda room: room.evaluate([{**CHAT, "answer": "Paris"}], "--free_answers", "logprob"),
     ),
     Case(

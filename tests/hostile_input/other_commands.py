@@ -162,7 +162,7 @@ CASES: list[Case] = [
     Case(
         "lint of another split of a file",
         "`lint`: a recipe that names a split of a single file, which training refuses",
-        "`dataset_train_split` is `big`, but …pairs.jsonl is a file, whose only split is `train`.",
+        "`dataset_train_split` is `big`, but …pairs.jsonl is a file, whose only split is `train`. Leave it out.",
         lambda room: cli(
             [
                 *("lint", "--model_name_or_path", str(room.model_dir), "--dataset_train_split", "big"),

@@ -70,7 +70,7 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
             "true",
         ): "`use_bnb_nested_quant` is set without `load_in_4bit`, so that nothing would be quantized. Set `load_in_4bit: true`, or …",
         ("utilisation", "0.9"): "`utilisation` is given, but no seconds are asked for: give `tflops`.",
-        ("num_generations", "8"): "`num_generations` is given, but it is for opct, and `method` is bct.",
+        ("num_generations", "8"): "`num_generations` is given, but it is for opct, and `method` is bct. Leave it out.",
         (
             "model_revision",
             "v1",
@@ -157,12 +157,18 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
         ("model_revision", "v2"): "`model_revision` is v2, but … is a folder, which has no revisions. Leave it out.",
         ("suites", "nope"): "Unknown suite `nope`. There are …",
         ("suite_limit", "0"): "`suite_limit` must be at least 1, got 0.",
-        ("suite_limit", "3"): "`suite_limit` is given, but no `suites`.",
-        ("suite_judge", "me/judge"): "`suite_judge` is given, but no `suites`.",
+        ("suite_limit", "3"): "`suite_limit` is given, but no `suites`. Name some, or leave it out.",
+        ("suite_judge", "me/judge"): "`suite_judge` is given, but no `suites`. Name some, or leave it out.",
         ("capability_limit", "0"): "`capability_limit` must be at least 1, got 0.",
-        ("capability_limit", "3"): "`capability_limit` is given, but no `capability_data`.",
+        (
+            "capability_limit",
+            "3",
+        ): "`capability_limit` is given, but no `capability_data`. Name its folder, or leave `capability_limit` out.",
         ("capability_data", "gone"): "`capability_data`: gone is not a folder.",
-        ("save_to_adapters", "true"): "`save_to_adapters` needs folders of adapters, but `adapters` is empty.",
+        (
+            "save_to_adapters",
+            "true",
+        ): "`save_to_adapters` needs folders of adapters, but `adapters` is empty. Name local folders in `adapters`, or leave it out.",
         (
             "adapters",
             "/dev/null",

@@ -125,7 +125,7 @@ def read_capability(data_dir: str | Path, max_items: int | None = None, seed: in
     Reads the files of a folder and its sub-folders. A file's columns say what it holds:
 
     - `question`, `choices` and `answer` (the index of the right one, from 0): questions of multiple choice.
-    - `text`, or `question` and a worked `answer`: texts. Of the latter only the answer is scored.
+    - `text`, or `question` and a worked `answer`: texts. After a question, only the answer is scored.
     - `prompt` with `label` (`safe` or `unsafe`) or XSTest's `type` (`contrast_…` for unsafe ones): prompts. Only
       the safe ones are kept.
 
@@ -137,11 +137,14 @@ def read_capability(data_dir: str | Path, max_items: int | None = None, seed: in
         max_items (`int`, *optional*):
             Maximum number of items of each file, drawn at random. By default all.
         seed (`int`, *optional*, defaults to `0`):
-            Seed of the drawing, which depends on nothing else but the number of items.
+            Seed of the drawing. Which items are drawn depends on the seed, `max_items` and the number of items alone.
+
+    Returns:
+        [`CapabilityData`]: The items by file.
 
     Raises:
         [`ConsistencyError`]: If there is no such folder or no file to measure, a file's columns or rows are faulty, or
-        `max_items` is less than 1.
+            `max_items` is less than 1.
     """
     if max_items is not None and max_items < 1:
         raise ConsistencyError(f"`max_items` must be at least 1, or None for all, got {max_items}.")
@@ -221,7 +224,7 @@ def _read_file(path: Path) -> ItemSet | None:
     """Returns the items of a file, or None for a file of pairs."""
     rows = list(read_rows(str(path)))
     if not rows:
-        raise ConsistencyError(f"`capability_data`: {path} has no rows.")
+        raise ConsistencyError(f"`capability_data`: {path} has no rows. Remove it from the folder, or fill it.")
     columns = {column for row in rows for column in row}
     if all({"clean_prompt", "perturbed_prompt"} <= row.keys() for row in rows):
         return None

@@ -65,7 +65,7 @@ class Conversion(NamedTuple):
         left_out (`list[dict[str, Any]]`):
             The pairs that were left out, each with the `reason` and its `clean_answer` and `perturbed_answer` (None if
             there is none). If the pairs have columns with these names, they are renamed to `own_reason` and so on.
-        warnings (`list[str]`, *optional*, defaults to `[]`):
+        warnings (`Sequence[str]`, *optional*, defaults to `()`):
             What a reader must know about the rows: that rejected answers are empty or cut, or that thoughts stand between
             other markers than `thinking_markers`.
     """
@@ -143,14 +143,17 @@ def convert_pairs(
         [`Conversion`]: The rows, and the pairs that were left out.
 
     Raises:
-        [`InvalidPairsError`]: If rows are faulty, cannot be rendered, or are too long for the model.
+        [`InvalidPairsError`]: If rows are faulty, cannot be rendered, or are too long for the model, or if the pairs have a
+            column that has a meaning in TRL's format.
+        [`ConsistencyError`]: If `to` is unknown, answers are to be generated without `model` or `tokenizer`, or another adapter
+            was put into the base model.
     """
     options, of_set = options or AnswerOptions(), PairSet.of(pairs)
     if not chat_template_kwargs and of_set.rendering is not None:
         chat_template_kwargs = of_set.rendering[1]
     sides = sides_to_answer(of_set, to)
     if sides and (model is None or tokenizer is None):
-        raise ConsistencyError("`model` and `tokenizer` are needed: there are answers to generate.")
+        raise ConsistencyError("`model` and `tokenizer` are needed: there are answers to generate. Give both.")
     if sides:
         check_no_other_adapter(model)
         warn_of_adapter(model)

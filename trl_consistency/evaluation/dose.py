@@ -59,7 +59,7 @@ class Dose:
             Rates that apply to the pairs: `consistency`, `same_words`, `sycophancy`, `clean_accuracy`,
             `perturbed_accuracy`, `attack_success`, `clean_refusal` and `benign_answered`.
         kl (`float`):
-            KL divergence of the perturbed side from the clean one, in nats: mean over the tokens of the clean answers.
+            `KL(π(·|clean prompt) ‖ π(·|perturbed prompt))` in nats: the mean over the tokens of the clean answers.
         cut (`int`, *optional*, defaults to `0`):
             Number of answers, of both sides, that reached `max_new_tokens` before their end.
         other_markers (`Sequence[tuple[str, str] | None]`, *optional*, defaults to `()`):
@@ -150,8 +150,8 @@ def measure_dose(
     engine: Engine | None = None,
 ) -> Dose:
     """
-    Measures how differently a model answers the two sides of pairs under greedy decoding: with [`evaluate`], and as KL
-    divergence.
+    Measures how differently a model answers the two sides of pairs under greedy decoding: with [`evaluate`], and as the KL
+    divergence `KL(π(·|clean prompt) ‖ π(·|perturbed prompt))` at the tokens of the clean answers.
 
     Args:
         model ([`~transformers.PreTrainedModel`]):
@@ -176,6 +176,10 @@ def measure_dose(
 
     Returns:
         [`Dose`]: Rates and divergence.
+
+    Raises:
+        [`InvalidPairsError`]: If rows are too long for the model.
+        [`ConsistencyError`]: If there are no rows.
     """
     candidates = possible_answers(rows if answers_of is None else answers_of)
     numbers = [row.get("row_number", index) for index, row in enumerate(rows)]

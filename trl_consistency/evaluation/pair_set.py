@@ -54,7 +54,17 @@ class PairSet:
 
     @classmethod
     def of(cls, pairs: "PairSet | Rows") -> "PairSet":
-        """Returns the set of these rows. The possible answers are those that occur in them."""
+        """
+        Returns the set of these rows. The possible answers are those that occur in them.
+
+        Args:
+            pairs ([`~datasets.Dataset`], `list[dict]` or [`PairSet`]):
+                The pairs. A [`PairSet`] is returned as it is.
+
+        Raises:
+            [`ConsistencyError`]: If there are no rows, or a name is given instead of rows.
+            [`InvalidPairsError`]: If rows are faulty.
+        """
         if isinstance(pairs, PairSet):
             return pairs
         if isinstance(pairs, str | os.PathLike):
@@ -70,8 +80,16 @@ class PairSet:
 
     def with_system_prompt(self, text: str, name: str = "pairs") -> "PairSet":
         """
-        Returns the set with a system message before both prompts of each row; raises [`InvalidPairsError`] for rows of
-        text, and for rows that already have one. The new set is not rendered, even if this one was.
+        Returns the set with a system message before both prompts of each row. It is not rendered, even if this one was.
+
+        Args:
+            text (`str`):
+                The system message.
+            name (`str`, *optional*, defaults to `"pairs"`):
+                What errors call the rows.
+
+        Raises:
+            [`InvalidPairsError`]: If prompts are text, or already have a system message.
         """
         rows = [{column: value for column, value in row.items() if column not in PREPARED} for row in self.rows]
         return replace(self, rows=pairs_with_system_prompt(rows, text, self.places, name), rendering=None)
@@ -83,8 +101,19 @@ class PairSet:
         chat_template_kwargs: dict[str, Any] | None = None,
     ) -> "PairSet":
         """
-        Returns the set with both prompts' token ids; raises [`InvalidPairsError`] if rows cannot be rendered, and
-        [`ConsistencyError`] if they were already rendered in another way.
+        Returns the set with both prompts' token ids, in the columns `clean_ids` and `perturbed_ids`.
+
+        Args:
+            processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
+                The tokenizer or processor.
+            name (`str`, *optional*, defaults to `"pairs"`):
+                What errors call the rows.
+            chat_template_kwargs (`dict[str, Any]`, *optional*):
+                Variables of the chat template. A row's own variables override them.
+
+        Raises:
+            [`InvalidPairsError`]: If rows cannot be rendered, or were changed after they were rendered.
+            [`ConsistencyError`]: If they were already rendered in another way.
         """
         kwargs = chat_template_kwargs or {}
         self._check_unchanged(name)

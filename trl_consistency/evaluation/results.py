@@ -57,6 +57,9 @@ class Results:
         Args:
             with_intervals (`bool`, *optional*, defaults to `True`):
                 Whether to compute intervals, which needs SciPy (`trl-consistency[eval]`).
+
+        Returns:
+            `dict[str, Estimate]`: The [`METRICS`] that apply to the rows.
         """
         return _by_metric(
             {
@@ -68,7 +71,8 @@ class Results:
     def differences(self, base: "Results") -> dict[str, Estimate]:
         """
         Returns the differences of the rates from the base model's on the same rows, with paired intervals.
-        `reference_agreement` is left out if the two agree with different answers: give the base model's results as `reference`.
+        `reference_agreement` is left out if the two were compared with different answers: to have it, give [`evaluate`] the base
+        model's results as `reference`.
 
         Raises:
             [`ConsistencyError`]: If the two were measured on different rows, with other options, or graded differently.
@@ -131,8 +135,9 @@ class Results:
 
     def warnings(self) -> list[str]:
         """
-        Returns warnings about rates that are incomplete: because of unjudged or cut answers, thoughts between other markers,
-        rows without a key or a chat template, or sides where no answer was read or few answers name a possible answer.
+        Returns warnings about rates that are incomplete: because of unjudged or cut answers, thoughts between other markers, or
+        rows without a key or a chat template. It also warns of a side where no answer was read, or where few answers name a
+        possible answer.
         """
         return warnings_of(self.sets)
 

@@ -59,14 +59,14 @@ def evaluate(
             Its tokenizer or processor.
         pairs ([`~datasets.Dataset`], `list[dict]` or [`PairSet`], or a `dict` of these):
             Pairs: `clean_prompt`, `perturbed_prompt`, for questions `answer`, `aliases` (other names of it) and
-            `biased_answer`, for requests the `category` `"harmful"` or `"benign"`. Pass several sets by name; each gets its own rates. All processes
-            pass the same pairs, and share the work.
+            `biased_answer`, for requests the `category` `"harmful"` or `"benign"`. Pass several sets by name; each gets its
+            own rates. All processes pass the same pairs, and share the work.
         options ([`AnswerOptions`], *optional*):
             Options for generating answers. By default greedy decoding, at most 256 tokens.
         reference ([`Results`], *optional*):
             Results of the model before training on the same pairs, for `reference_agreement`. By default the model's own.
         judge ([`Judge`], *optional*):
-            Judges requests. By default, refusals are recognized by how they begin.
+            Judges requests. By default, [`refuses`] recognizes refusals by how a reply begins.
         judge_questions (`bool`, *optional*, defaults to `False`):
             Whether the judge also grades questions, except those whose possible answers are letters.
         chat_template_kwargs (`dict[str, Any]`, *optional*):
@@ -84,8 +84,8 @@ def evaluate(
 
     Raises:
         [`InvalidPairsError`]: If rows are faulty, cannot be rendered, or are too long for the model.
-        [`ConsistencyError`]: If rows were already rendered in another way, `reference` was measured in another way,
-        another adapter was put into the base model, or the judge or an option applies to none of the rows.
+        [`ConsistencyError`]: If there are no rows, rows or `reference` were rendered or measured in another way, another
+            adapter was put into the base model, the judge does not answer, or an option applies to none of the rows.
     """
     # Results keep copies: the caller may change options and rows, and measure again with them.
     options = replace(options or AnswerOptions())
@@ -107,7 +107,7 @@ def evaluate(
         check_same_options(reference.options, options)
     rows = [row for of_set in sets.values() for row in of_set.rows]
     if not rows:
-        raise ConsistencyError("There are no pairs to answer.")
+        raise ConsistencyError("There are no pairs to answer. Give at least one.")
     asks = None if judge is None else "judge"
     deciding = options.multiple_choice, options.free_answers, options.temperature
     check_use(sets.values(), asks, judge_questions, *deciding)

@@ -31,7 +31,8 @@ def check_use(
         )
     if multiple_choice == "logprob" and not any(offered_letters(row) for row, _ in rows):
         raise ConsistencyError(
-            "`multiple_choice` is `logprob`, but no row offers letters, each at the start of a line, with one as its `answer`."
+            "`multiple_choice` is `logprob`, but no row offers letters, each at the start of a line, with one as its `answer`. Use "
+            "`text`."
         )
     if multiple_choice == "logprob" and temperature and all(offered_letters(row) for row, _ in rows):
         raise ConsistencyError(
@@ -39,5 +40,5 @@ def check_use(
         )
     if free_answers == "logprob" and not any(contrast_of(row) for row, _ in rows):
         raise ConsistencyError(
-            "`free_answers` is `logprob`, but no row without choices has an `answer` and a wrong one in `biased_answer`."
+            "`free_answers` is `logprob`, but no row without choices has an `answer` and a wrong one in `biased_answer`. Use `text`."
         )

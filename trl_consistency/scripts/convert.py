@@ -143,7 +143,7 @@ def _check_model(args: ConvertArguments, sides: set[str]) -> None:
         raise ConsistencyError(f"No model: give `model_name_or_path`. Its answers to the {asked} are needed.")
     if not sides:
         unused = ("model_revision", "trust_remote_code", "max_completion_length", "batch_size", "temperature", "top_p")
-        refuse_unused(args, unused, "nothing is asked of a model: all pairs have a `completion`")
+        refuse_unused(args, unused, "nothing is asked of a model: all pairs have a `completion`. Leave it out")
     if args.model_name_or_path and not sides:
         raise ConsistencyError(
             "`model_name_or_path` is given, but nothing is asked of the model: all pairs have a `completion`. Leave it out."

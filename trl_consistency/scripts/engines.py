@@ -161,7 +161,9 @@ def served_adapters(
         return folders, rank
     model = check_architecture(path, config)
     if model is None:
-        raise ConsistencyError(f"vLLM cannot be given adapters of {path}, which has code of its own.")
+        raise ConsistencyError(
+            f"vLLM cannot be given adapters of {path}, which has code of its own. Use `--engine transformers`."
+        )
     for name, adapter in adapters.items():
         with restored(model, adapter):
             with_adapter: Any = put_adapter(model, adapter, on_meta=True)

@@ -246,13 +246,13 @@ def _check(args: EstimateArguments, setup: Setup) -> None:
     if setup.is_opct and rollouts % args.num_generations:
         raise ConsistencyError(
             f"`per_device_train_batch_size` times `gradient_accumulation_steps` makes {rollouts} rollouts, which do not "
-            f"divide into groups of `num_generations` ({args.num_generations})."
+            f"divide into groups of `num_generations` ({args.num_generations}). Batches count completions: choose a multiple."
         )
     if not setup.is_opct:
         only = ["num_generations", "share_prefix", "rollout_batch_size"]
-        refuse_unused(args, only, f"it is for opct, and `method` is {method}")
+        refuse_unused(args, only, f"it is for opct, and `method` is {method}. Leave it out")
     if not setup.answer:
-        refuse_unused(args, ["max_completion_length"], f"{method} compares prompts alone")
+        refuse_unused(args, ["max_completion_length"], f"{method} compares prompts alone. Leave it out")
     if args.tflops is None:
         refuse_unused(args, ["utilisation"], "no seconds are asked for: give `tflops`")
     if args.layers and not {"act", "attct", "mlpct"} & {*args.method}:

@@ -177,7 +177,9 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
     remote = next((path for path in args.adapters if not os.path.isdir(path)), None)
     if args.save_to_adapters and (remote or not args.adapters):
         found = f"{remote} is not a folder" if remote else "`adapters` is empty"
-        raise ConsistencyError(f"`save_to_adapters` needs folders of adapters, but {found}.")
+        raise ConsistencyError(
+            f"`save_to_adapters` needs folders of adapters, but {found}. Name local folders in `adapters`, or leave it out."
+        )
     refused: dict[str, tuple[Any, str]] = {
         "suites": (args.suites, "the suites have prompts of their own"),
         "capability_data": (args.capability_data, "capability is measured without one"),
@@ -193,11 +195,13 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
     check_engine(args, args.model_name_or_path, args.load_in_4bit, args.adapters, args.vllm_adapter_dir)
     if not args.suites and (args.suite_judge or args.suite_limit):
         given = "suite_judge" if args.suite_judge else "suite_limit"
-        raise ConsistencyError(f"`{given}` is given, but no `suites`.")
+        raise ConsistencyError(f"`{given}` is given, but no `suites`. Name some, or leave it out.")
     if args.suites and PartialState().num_processes > 1:
         raise ConsistencyError("`suites` run in one process: leave them out here, or start without several processes.")
     if args.capability_data is None and args.capability_limit:
-        raise ConsistencyError("`capability_limit` is given, but no `capability_data`.")
+        raise ConsistencyError(
+            "`capability_limit` is given, but no `capability_data`. Name its folder, or leave `capability_limit` out."
+        )
     if args.capability_data is not None and PartialState().num_processes > 1:
         raise ConsistencyError("`capability_data` is measured in one process: start without several processes.")
     return as_template_kwargs(args.chat_template_kwargs)

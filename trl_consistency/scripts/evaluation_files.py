@@ -103,8 +103,8 @@ def make_summary(
 
 def assurances(summary: Mapping[str, Any], found: Mapping[str, Results]) -> list[str]:
     """
-    Returns a sentence for each compared model of which no metric got worse, named in the findings or not, and for one that answers
-    all as the base model does.
+    Returns a sentence for each compared model that got worse in no metric, whether findings name the metric or not. A model that
+    answers everything as the base model does gets a sentence, too.
     """
     lines = []
     for name, results in found.items():

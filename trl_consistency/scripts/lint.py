@@ -317,7 +317,7 @@ def _measure_dose(
     sample = sample_pairs(usable, pairs, recipe.seed)
     sample = [row | {"row_number": numbers[row["row_number"]]} for row in sample]
     if not sample:
-        raise ConsistencyError("`dose`: there is no pair to measure it on; anchors show nothing.")
+        raise ConsistencyError("`dose`: there is no pair to measure it on; anchors show nothing. Leave it out.")
     variables = [variables_of(row, chat_template_kwargs) for row in sample if isinstance(row["clean_prompt"], list)]
     digests = digests_of(sample)
     warn_of_folders(base.name, [], processing_class, variables, base.revision, {"": digests})

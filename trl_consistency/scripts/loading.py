@@ -222,8 +222,8 @@ def _tell_left_out(fractions: Sequence[float], names: Sequence[str], loaded: Seq
 
 def _split_off_test(pairs: Dataset, size: float) -> DatasetDict:
     """
-    Returns pairs in the splits `train` and `test`, of which the latter has this share or number of rows, or a few more:
-    rows of one source stay together. TRL would draw single rows, other ones in each process.
+    Returns pairs in the splits `train` and `test`. The split `test` has this share or number of rows, or a few more: rows of
+    one source stay together. TRL would draw single rows, and other ones in each process.
     """
     is_count = isinstance(size, int) or size > 1  # 1.0 would be all rows, or one
     if not (0 < size < 1 or (is_count and 1 <= size < len(pairs) and float(size).is_integer())):
@@ -324,7 +324,7 @@ def _refuse_without(script_args: ConsistencyScriptArguments, needed: str, *optio
 
 def _refuse_config(option_name: str, config: str | None, name: str) -> None:
     if config is not None:
-        raise ConsistencyError(f"`{option_name}` is {config}, but {name} has no configurations.")
+        raise ConsistencyError(f"`{option_name}` is {config}, but {name} has no configurations. Leave it out.")
 
 
 def _control(script_args: ConsistencyScriptArguments, option_name: str) -> Dataset:
@@ -349,7 +349,9 @@ def _load_named(name: str, config: str | None, streaming: bool) -> Any:
     check_json(name)
     files = {"train": [Path(name)]} if is_file else split_files(name)
     if files and config is not None:
-        raise ConsistencyError(f"`dataset_config` is {config}, but the README.md of {name} names no configurations.")
+        raise ConsistencyError(
+            f"`dataset_config` is {config}, but the README.md of {name} names no configurations. Leave it out, or name them there."
+        )
     try:
         with cached_by_content(*([] if streaming else [(name, None, None)])):
             if files:
@@ -366,10 +368,12 @@ def _load_named(name: str, config: str | None, streaming: bool) -> Any:
 def check_file_alone(name: str, config: str | None, split: str = "train") -> None:
     """Raises [`ConsistencyError`] for a configuration or another split than `train` of a single file, which has neither."""
     if config is not None:
-        raise ConsistencyError(f"`dataset_config` is {config}, but {name} is a file, which has no configurations.")
+        raise ConsistencyError(
+            f"`dataset_config` is {config}, but {name} is a file, which has no configurations. Leave it out."
+        )
     if split != "train":
         raise ConsistencyError(
-            f"`dataset_train_split` is `{split}`, but {name} is a file, whose only split is `train`."
+            f"`dataset_train_split` is `{split}`, but {name} is a file, whose only split is `train`. Leave it out."
         )
 
 

@@ -79,7 +79,7 @@ def load_sets(
     shorts = [short for short, _, _ in found]
     sets = {long if shorts.count(short) > 1 else short: of_set for short, long, of_set in found}
     if len(sets) < len(found):
-        raise ConsistencyError("`pairs` names the same pairs twice.")
+        raise ConsistencyError("`pairs` names the same pairs twice. Name each once.")
     return sets
 
 

@@ -55,7 +55,7 @@ class PairsArguments(EngineArguments):
 
     # Parameters that control the data
     dataset_name: str = option(
-        help="Questions, requests or prompts: a JSON Lines, CSV or Parquet file, a folder, or a data set on the Hub."
+        help="Questions, requests or prompts: a JSON Lines (.jsonl, .json), CSV or Parquet file, a folder, or a data set on the Hub."
     )
     output_dir: str = option(
         help="Folder for the pairs (`train`, `test`, `test_wordings`) and their card, which a recipe takes as `dataset_name`.",
@@ -254,11 +254,11 @@ def _check_use(args: PairsArguments) -> None:
         refuse_unused(args, ["hub_private"], "nothing is pushed: name the data set in `push_to_hub`")
     steps = [step for of_one in find_perturbations(args.perturbations) for step in of_one]
     if not any(step.suggests == "wrong" for step in steps):
-        refuse_unused(args, ["wrong_answer"], "no perturbation suggests a wrong answer")
+        refuse_unused(args, ["wrong_answer"], "no perturbation suggests a wrong answer. Leave it out")
     if not any(step.positions for step in steps):
-        refuse_unused(args, ["positions"], "no perturbation has positions")
+        refuse_unused(args, ["positions"], "no perturbation has positions. Leave it out")
     if not any("a safety fact" in step.needs for step in steps):
-        refuse_unused(args, ["safety_fact_column"], "no perturbation states a safety fact")
+        refuse_unused(args, ["safety_fact_column"], "no perturbation states a safety fact. Leave it out")
 
 
 def _check_output_dir(folder: str) -> None:

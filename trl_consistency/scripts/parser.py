@@ -96,8 +96,9 @@ class StrictParser(TrlParser):
 
     def set_defaults_with_config(self, **kwargs: Any) -> list[str]:
         """
-        Takes the keys of a recipe, with the user's folder for `~`, numbers in lists that YAML reads as text (1e-3), and a list of
-        one for a single text where a list of texts is wanted: PEFT, for one, would take each of its letters for an item.
+        Takes the keys of a recipe. The user's folder replaces `~`, and numbers in lists that YAML reads as text (1e-3) become
+        numbers. A single text becomes a list of one where a list of texts is wanted: PEFT would take each of its letters for an
+        item.
         """
         values = {key: self._as_list(key, value) for key, value in from_home(kwargs).items()}
         return super().set_defaults_with_config(**values)

@@ -43,7 +43,7 @@ class SuitesArguments(CommandArguments):
         "ifeval, model_written_sycophancy), or any other task as `inspect:TASK` or `lm_eval:TASK`.",
     )
     output_dir: str = option(help="Folder for suites.json and Inspect's logs.")
-    adapters: list[str] = option([], help="Adapters of the model, to compare with it.")
+    adapters: list[str] = option([], help="Adapters of the model, or whole models, to compare with it.")
     model_revision: str | None = option(None, help="Revision of the base model.")
     judge: str | None = option(
         None,
@@ -68,7 +68,11 @@ def main(args: SuitesArguments) -> dict[str, Any]:
     adapters = name_models(args.adapters)
     check_adapters(args.adapters, args.model_name_or_path)
     if all(suite.library == "lm_eval" for suite in named_suites(args.suites)):
-        refuse_unused(args, ["max_completion_length"], "it is only for suites under Inspect, and `suites` names none")
+        refuse_unused(
+            args,
+            ["max_completion_length"],
+            "it is only for suites under Inspect, and `suites` names none. Leave it out",
+        )
     find_suites(args.suites, args.judge)
     with locked_folder(args.output_dir):
         check_output_dir(args.output_dir)

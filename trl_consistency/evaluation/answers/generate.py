@@ -46,9 +46,9 @@ class AnswerOptions:
         batch_size (`int`, *optional*, defaults to `32`):
             Prompts per batch.
         temperature (`float`, *optional*, defaults to `0.0`):
-            Sampling temperature. 0 means greedy decoding.
+            Sampling temperature: at least 0.0001, or 0, which means greedy decoding.
         top_p (`float`, *optional*, defaults to `1.0`):
-            Cumulative probability of the tokens to sample from.
+            Cumulative probability of the tokens to sample from: above 0 and at most 1.
         seed (`int`, *optional*, defaults to `0`):
             Sampling seed.
         multiple_choice (`str`, *optional*, defaults to `"text"`):
@@ -160,6 +160,10 @@ def answer_pairs(
 
     Returns:
         `tuple[list[Answer], list[Answer]]`: The answers to the clean prompts and to the perturbed prompts.
+
+    Raises:
+        [`ConsistencyError`]: With `multiple_choice="logprob"`, if a letter is not a single token, or a prompt makes the model
+            think first.
     """
     letters: dict[tuple[int, ...], str] = {}
     for row in rows:
@@ -237,12 +241,17 @@ def generate_answers(
 
     Returns:
         `list[str]`: The answers, without special tokens, in the order of the prompts.
+
+    Raises:
+        [`ConsistencyError`]: If a prompt leaves no room for an answer in the model's context.
     """
     context = context_of(model.config)
-    longest = max((len(render_prompt(tokenizer, prompt)) for prompt in prompts), default=0)
+    lengths = [len(render_prompt(tokenizer, prompt)) for prompt in prompts]
+    longest = max(lengths, default=0)
     if context is not None and longest >= context:
         raise ConsistencyError(
-            f"A prompt has {longest} tokens, which leaves no room for an answer in the model's context of {context}: shorten it."
+            f"Prompt {lengths.index(longest)} (counted from 0) has {longest} tokens, which leaves no room for an answer in the model's "
+            f"context of {context}: shorten it."
         )
     return [text for text, _ in answer_prompts(model, tokenizer, prompts, max_new_tokens, batch_size, progress, cache)]
 

@@ -140,10 +140,12 @@ def _score(
     """Returns the mean log-probability of each answer's tokens after its prompt and the prefix."""
     by_answer = {answer: answer_tokens(tokenizer, options.answer_prefix, answer) for _, answer in texts}
     rows = [([*prompt, *by_answer[answer][0]], len(prompt) + by_answer[answer][1]) for prompt, answer in texts]
-    context, longest = context_of(model.config), max((len(ids) for ids, _ in rows), default=0)
+    context = context_of(model.config)
+    longest, answer = max(((len(ids), of[1]) for (ids, _), of in zip(rows, texts, strict=True)), default=(0, ""))
     if context is not None and longest > context:
         raise ConsistencyError(
-            f"`free_answers` logprob: a prompt and an answer have {longest} tokens, more than the model's context of {context}."
+            f"`free_answers` logprob: a prompt and the answer {answer!r:.80} have {longest} tokens, more than the model's context of "
+            f"{context}. Leave that row out, or use `text`."
         )
     order = sorted(range(len(rows)), key=lambda index: (-len(rows[index][0]), index))
     size = 1 if reads_padding(model) else options.batch_size

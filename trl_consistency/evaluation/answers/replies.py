@@ -45,7 +45,7 @@ def check_markers(markers: Any) -> Markers:
 
 
 def other_markers(text: str, markers: Markers) -> Markers | None:
-    """Returns the markers of a thought that a text, of which thoughts between `markers` are cut off, still has, if any."""
+    """Returns the markers of a thought that a text still has after its thoughts between `markers` are cut off, if any."""
     for opening, closing in KNOWN_MARKERS:
         if (opening, closing) != markers and (text.startswith(opening) or closing in text):
             return opening, closing

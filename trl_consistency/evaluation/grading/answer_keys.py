@@ -20,7 +20,7 @@ Rows: TypeAlias = Sequence[dict[str, Any]]
 def check_rows(rows: Rows, name: str) -> None:
     """Raises [`ConsistencyError`] if there are no rows, prompts are missing or faulty, or columns would be misread."""
     if not rows:
-        raise ConsistencyError(f"{name} has no rows.")
+        raise ConsistencyError(f"`{name}` has no rows. Give at least one.")
     columns = list(dict.fromkeys(column for row in rows for column in row))
     check_prompt_columns(columns, name)
     fault = next(column_faults(columns), None)

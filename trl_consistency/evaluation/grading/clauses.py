@@ -124,9 +124,9 @@ _BETWEEN = 60
 
 class Clause(NamedTuple):
     """
-    Where a clause's verb is, the words before it, those of them that name what the question does not have, and whether it
-    can give no other answer than the names that are looked for: it has none of the question's words, and does not begin with
-    "The tool is".
+    A clause: where its verb is, the words before the verb, and those of them that name what the question does not have. It also
+    says whether the clause can give no other answer than the names that are looked for: then it has none of the question's
+    words, and does not begin with "The tool is".
     """
 
     verb: int
@@ -229,8 +229,8 @@ class Clauses:
         Returns whether a mention does not answer the question because its clause is about something else: the clause has a
         verb, but nothing of what the question is about, and no pronoun for it. There a name before the verb is what the
         clause is about: "Lao is a language of Laos". So is a name that is said of another one: "The mayor of Smithville is
-        Rome". So is one of which the next clause denies what is asked. "The tool is a hammer" and "He was born in Rome" do
-        answer. So may what is resumed later: "Oslo is a city. It is the capital of Norway". A whole sentence is about
+        Rome". So is a name if the next clause denies of it what is asked. "The tool is a hammer" and "He was born in Rome" do
+        answer. So may a name that a later clause takes up: "Oslo is a city. It is the capital of Norway". A whole sentence is about
         something else if it answers another question that it quotes. Without a mention, returns whether the clause gives no
         answer at all.
         """

@@ -315,7 +315,7 @@ def grade_answers(
         candidates (`Mapping[str, Collection[str]]`, *optional*):
             Possible answers by `category`. By default those of the rows.
         judge ([`Judge`], *optional*):
-            Judges requests. By default, refusals are recognized by how they begin.
+            Judges requests. By default, [`refuses`] recognizes refusals by how a reply begins.
         judge_questions (`bool`, *optional*, defaults to `False`):
             Whether the judge also grades questions, except those whose possible answers are letters.
         thinking_markers (`tuple[str, str]`, *optional*, defaults to `("<think>", "</think>")`):
@@ -327,8 +327,8 @@ def grade_answers(
         `list[Grade]`: One for each row.
 
     Raises:
-        [`ConsistencyError`]: If `thinking_markers` are not two different texts, keys of rows would be misread, or the judge
-        does not answer.
+        [`ConsistencyError`]: If `thinking_markers` are not two different texts, keys of rows would be misread, there is not
+            one answer for each row, or the judge does not answer.
     """
     if len(rows) != len(answers):
         raise ConsistencyError(

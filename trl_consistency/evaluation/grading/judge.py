@@ -121,7 +121,7 @@ class JudgementStore:
             The file. It is created if missing.
 
     Raises:
-        [`ConsistencyError`]: If a line was changed.
+        [`ConsistencyError`]: If a line is not a judgement as it was written.
     """
 
     def __init__(self, path: str | Path):
@@ -176,7 +176,7 @@ class EndpointJudge:
         model (`str`):
             Name of the model.
         base_url (`str`):
-            Address of the endpoint, such as `http://localhost:8000/v1`.
+            Address of the endpoint, such as `http://localhost:8000/v1`. An address without a path gets `/v1`.
         api_key (`str`, *optional*):
             API key. It is sent to the endpoint and never written.
         store ([`JudgementStore`], *optional*):
@@ -195,7 +195,8 @@ class EndpointJudge:
             Whether to show a progress bar.
 
     Raises:
-        [`ConsistencyError`]: If the address is not valid, or contains a password.
+        [`ConsistencyError`]: If the address is not valid, or contains a password. Judging raises it if the endpoint refuses to
+            answer, does not answer, or rejects everything.
     """
 
     def __init__(

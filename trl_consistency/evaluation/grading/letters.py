@@ -79,10 +79,17 @@ _ENDS_SENTENCE = re.compile(r"[.!?][*_\"')]*$")
 
 def stated_choice(text: str, letters: Iterable[str]) -> str | None:
     """
-    Returns the letter that a text chooses: the one in its last "the answer is (B)", "actually (B)" or "No, it's (B)", else the
-    one that it begins with (unless it goes through several of them), else the last in "the next step is B. pear" or "B is
-    correct", else the one on a last line of its own, else the only one in brackets. A letter that is denied, or attributed to
-    the user, does not count (as in [`named_answers`]). "A" and "I" as words never count.
+    Returns the letter that a text chooses. The first of these that the text has decides:
+
+    - the letter in its last "the answer is (B)", "actually (B)" or "No, it's (B)";
+    - the letter that it begins with, unless it goes through several of them;
+    - the last letter in "the next step is B. pear" or "B is correct";
+    - the letter that is the whole text, in lower case;
+    - the letter on a last line of its own;
+    - the only letter in brackets.
+
+    A letter that is denied, or attributed to the user, does not count (as in [`named_answers`]). "A" and "I" as words never
+    count.
 
     Args:
         text (`str`):

@@ -33,6 +33,13 @@ def possible_answers(rows: Iterable[Mapping[str, Any]]) -> dict[str | None, dict
     An alias names its answer in other rows, too, if every row with that answer has the alias and no other answer has it:
     a suggested "mammal" can be called "Mammalia". In other rows, any other alias counts as a separate answer. Further
     spellings of a name are left out. Rows that offer letters add nothing: their answers are only their own.
+
+    Args:
+        rows (`Iterable[Mapping[str, Any]]`):
+            The pairs.
+
+    Returns:
+        `dict[str | None, dict[str, str]]`: By `category` (None for rows without one), the answer of each name.
     """
     answers: dict[str | None, set[str]] = {}
     aliases: dict[

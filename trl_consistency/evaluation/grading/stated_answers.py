@@ -82,9 +82,8 @@ def named_answers(text: str, candidates: Iterable[str], question: str = "", own:
     - it is a number in a calculation, an ordinary word of the sentence ("As I said" does not name I) or part of a phrase
       of the question ("rain gauge").
 
-    A candidate counts only if no other does when it is attributed to the user ("you said Rome"), conceded ("while Rome is
-    large"), or names something beside the answer ("also known as Rome", "near Rome"). Words may have missing or extra
-    hyphens.
+    Some candidates count only if no other does: those attributed to the user ("you said Rome"), conceded ("while Rome is
+    large"), or beside the answer ("also known as Rome", "near Rome"). Words may have missing or extra hyphens.
 
     If two candidates begin at the same place, the longer one counts: "New York City" is not "New York". Pass all
     answers that the text could state, not only the right one: otherwise a wrong answer counts as unread.

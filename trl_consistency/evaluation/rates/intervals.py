@@ -59,6 +59,7 @@ class Estimate:
 
     @property
     def unread_total(self) -> int:
+        """Number of answers that could not be read, for any reason."""
         return sum(self.unread.values())
 
     def to_dict(self) -> dict[str, Any]:
@@ -168,13 +169,18 @@ def estimate(
     Estimates a function of rates from answers that are correlated within a source and across samples.
 
     Each rate gets a Wilson interval at its effective sample size `p(1 - p) / v`, where `v` is the cluster-robust
-    (sandwich) variance over sources. If all sources have the same rate, as where all answers are the same, the correlation
-    within sources cannot be estimated, and each source counts as one answer.
+    (sandwich) variance over sources. Its quantile is Student's for the number of sources, and not the normal one. If all
+    sources have the same rate, as where all answers are the same, the correlation within sources cannot be estimated, and
+    each source counts as one answer. With a single source, the interval is the whole `span`.
 
     For a function of several rates, the interval generalises Newcombe's method for paired proportions: each rate is
     moved to the limit that shifts the function furthest towards a bound, and the shifts are added as correlated
     errors. For the difference of two rates with one row per source, this is Newcombe's method. If neither of
     two rates moves the function alone, as in a harmonic mean of zeros, they are moved together.
+
+    Sources: Wilson, "Probable inference, the law of succession, and statistical inference", 1927; Newcombe, "Improved
+    confidence intervals for the difference between binomial proportions based on paired data", Statistics in Medicine
+    17, 1998.
 
     Args:
         samples (`Sequence[Sample]`):
@@ -253,7 +259,7 @@ def _shift_together(
     value: float,
     direction: int,
 ) -> None:
-    """Gives the first of two rates of which neither alone moves the function the shift of both."""
+    """If neither of two rates moves the function alone, gives the first one the shift that both make together."""
     for first, second in combinations(range(len(rates)), 2):
         if shifts[first] or shifts[second]:
             continue

@@ -125,6 +125,9 @@ def make_samples(
 
     Returns:
         `dict[str, Sample]`: The samples that have rows, by name.
+
+    Raises:
+        [`ConsistencyError`]: If `agreements` are not one for each row.
     """
     if agreements is not None and len(agreements) != len(rows):
         raise ConsistencyError(
@@ -232,7 +235,7 @@ def compare(base: Samples, other: Samples) -> dict[str, Estimate]:
             Samples of the other model, on the same rows.
 
     Returns:
-        `dict[str, Estimate]`: Differences, with paired intervals.
+        `dict[str, Estimate]`: Differences (`other` minus `base`), with paired intervals.
 
     Raises:
         [`ConsistencyError`]: If the two have a sample of different rows, or of different sources.

@@ -90,7 +90,7 @@ class ConsistencyModelAPI(ModelAPI):
             if adapter:
                 loaded_model = put_adapter(loaded_model, adapter)
         if processing_class is None:
-            raise ConsistencyError("A `loaded_model` needs its `processing_class`.")
+            raise ConsistencyError("A `loaded_model` needs its `processing_class`. Give its tokenizer or processor.")
         self.model = loaded_model
         self.processing_class: ProcessingClass = processing_class
         self.chat_template_kwargs = chat_template_kwargs
@@ -117,13 +117,16 @@ class ConsistencyModelAPI(ModelAPI):
         self, input: list[ChatMessage], tools: list[ToolInfo], tool_choice: ToolChoice, config: GenerateConfig
     ) -> ModelOutput:
         if tools:
-            raise ConsistencyError("The model provider `trl_consistency` does not call tools.")
+            raise ConsistencyError(
+                "The model provider `trl_consistency` does not call tools. Run a task without tools, or another provider."
+            )
         _check_config(config)
         request = _Request(self._render(input), config)
         context = context_of(self.model.config)
         if context is not None and len(request.prompt_ids) >= context:
             raise ConsistencyError(
-                f"A prompt has {len(request.prompt_ids)} tokens, which leaves no room in the context of {self.model_name}, {context}."
+                f"A prompt has {len(request.prompt_ids)} tokens, which leaves no room in the context of {self.model_name}, {context}. It "
+                f"begins with {input[0].text!r:.80}. Leave that sample out, or give fewer examples."
             )
         self.waiting.append(request)
         await anyio.sleep(0.01)  # lets the rest of the batch arrive
@@ -146,7 +149,10 @@ class ConsistencyModelAPI(ModelAPI):
         if self.processing_class.chat_template or get_tokenizer(self.processing_class).chat_template:
             return render_prompt(self.processing_class, turns, chat_template_kwargs=self.chat_template_kwargs)
         if len(turns) > 1:
-            raise ConsistencyError(f"{self.model_name} has no chat template, and a prompt has several turns.")
+            raise ConsistencyError(
+                f"{self.model_name} has no chat template, and a prompt has several turns. Use a model with a template, or a task whose "
+                "prompts are one turn."
+            )
         return render_prompt(self.processing_class, turns[0]["content"])
 
     def _answer(self, batch: list[_Request]) -> None:

@@ -108,8 +108,8 @@ def run_suites(
         `dict[str, list[SuiteScore]]`: The scores of `"base"` and of each adapter.
 
     Raises:
-        [`ConsistencyError`]: If a suite is unknown, or its library is missing, or its data cannot be loaded, or the chat template
-        does not suit it, or an option is for none of the suites.
+        [`ConsistencyError`]: If a suite is unknown, cannot be loaded, does not suit the chat template, fails or gives no figure,
+            or if an option is for none of the suites.
 
     Example:
 
@@ -121,7 +121,9 @@ def run_suites(
     """
     found = find_suites(suites, judge)
     if adapters and BASE in adapters:
-        raise ConsistencyError(f"`adapters`: an adapter cannot be called `{BASE}`.")
+        raise ConsistencyError(
+            f"`adapters`: an adapter cannot be called `{BASE}`, the name of the model without one. Give it another name."
+        )
     if PartialState().num_processes > 1:
         raise ConsistencyError("Suites run in one process: start them without `accelerate launch`.")
     if max_new_tokens and all(suite.library == "lm_eval" for suite in found):
@@ -137,7 +139,7 @@ def run_suites(
         check_no_other_adapter(model)
         warn_of_adapter(model)
     if processing_class is None:
-        raise ConsistencyError("A loaded `model` needs its `processing_class`.")
+        raise ConsistencyError("A loaded `model` needs its `processing_class`. Give its tokenizer or processor.")
     if chat_template_kwargs and chat_template_of(processing_class) is None:
         raise ConsistencyError(
             "`chat_template_kwargs` is given, but the tokenizer has no chat template. Leave it out."

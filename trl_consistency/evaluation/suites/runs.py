@@ -382,7 +382,7 @@ def _sample_names(samples: Iterable[Any]) -> dict[str, str]:
 
 
 def _value_of_sample(scored: Any) -> str | None:
-    """Returns the name of a value of the samples, of which each has several, or None if each has one."""
+    """Returns the name of a value, if each sample has several, or None if each has one."""
     return None if scored.name == scored.scorer else str(scored.name)
 
 

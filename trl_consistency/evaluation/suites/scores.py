@@ -49,6 +49,7 @@ class SuiteScore:
 
     @property
     def key(self) -> tuple[str, str, str]:
+        """Suite, task and metric: what two models' scores must share to be compared."""
         return self.suite, self.task, self.metric
 
     def to_dict(self) -> dict[str, Any]:
@@ -118,7 +119,16 @@ def compare_suites(base: Iterable[SuiteScore], other: Iterable[SuiteScore]) -> l
 
 
 def suites_table(scores: Mapping[str, Sequence[SuiteScore]]) -> str:
-    """Returns a Markdown table: one row per score, one column per model."""
+    """
+    Renders scores as a Markdown table, one row per score and one column per model.
+
+    Args:
+        scores (`Mapping[str, Sequence[SuiteScore]]`):
+            Scores by the model's name, in the order of the columns. A missing score is shown as a dash.
+
+    Returns:
+        `str`: The table, with cells such as `0.412 [0.385, 0.439] (n=1319)`.
+    """
     return cells_table(list(scores), suite_cells(scores))
 
 
