@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from trl.kernels import ChunkedLogProbFunction
 from trl.kernels.chunked_divergence import TOKEN_CHUNK_SIZE, VOCAB_CHUNK_SIZE
 
+from ..generation.options import evaluating
 from ..objectives.activation import squared_distance
 from ..objectives.attention import attention_divergence
 from ..objectives.divergence import generalized_divergence, shared_head_divergence
@@ -185,7 +186,7 @@ def generate(model: nn.Module, setup: Setup) -> int:
     blocks = find_blocks(model)
     backbone: Any = blocks.backbone
     prompt_ids = torch.zeros(prompts, setup.prompt, dtype=torch.long)
-    with _evaluating(model):
+    with evaluating(model):
         of_prompts, _ = run_prompts(blocks, prompt_ids, torch.ones_like(prompt_ids), {})
         cache = of_prompts.of_rows(torch.zeros(rows, dtype=torch.long))
         for layer in cache.layers:
@@ -232,18 +233,11 @@ def head_loss(model: nn.Module, setup: Setup, hidden: Tensor) -> Tensor:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    model.eval()
-    yield
-    model.train()
-
-
-@contextmanager
 def _reference(model: Any) -> Iterator[None]:
     """The reference's pass: no gradients, no dropout, the adapter off."""
     adapter_off = use_adapter(model, None) if hasattr(model, "peft_config") else nullcontext()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    with torch.no_grad(), _evaluating(model), adapter_off:
+    with torch.no_grad(), evaluating(model), adapter_off:
         yield
     for parameter in trained:  # PEFT's context leaves others trainable
         parameter.requires_grad_(True)

@@ -13,6 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 from transformers import Trainer, TrainerCallback
 
 from ..errors import ConsistencyError
+from ..generation.options import evaluating
 from ..log import get_logger
 from ..models.adapter_state import switched_off
 from ..models.checks import LOADING
@@ -55,15 +56,13 @@ class Reference:
     @contextmanager
     def active(self, model: Any) -> Iterator[Any]:
         """Yields the model with the initial weights, without gradients and dropout. Then restores the student."""
-        was_training = model.training
-        model.eval()
-        self._swap()
-        try:
-            with torch.no_grad(), switched_off(model) if self.adapter_off else nullcontext():
-                yield model
-        finally:
+        with evaluating(model):
             self._swap()
-            model.train(was_training)
+            try:
+                with torch.no_grad(), switched_off(model) if self.adapter_off else nullcontext():
+                    yield model
+            finally:
+                self._swap()
 
     def run(self, function: Callable[..., Any], frozen: Any, *args: Any) -> Any:
         """Returns `function(frozen, *args)`, where `frozen` is the model from [`active`]."""

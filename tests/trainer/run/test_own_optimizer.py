@@ -1,5 +1,6 @@
 """Optimizers that train on other weights than those that they give, as schedule-free ones do, which average."""
 
+import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import TrainerCallback
@@ -65,6 +66,21 @@ def test_the_guard_measures_them(tmp_path, monkeypatch):
     trainer.train()
     assert len(seen) == 3
     assert all(torch.allclose(weights, before, atol=1e-3) for weights in seen)
+
+
+def test_a_guard_without_them_leaves_the_model_in_training_mode(tmp_path, monkeypatch):
+    """It stayed in evaluation mode if the optimizer failed to give them."""
+
+    def fail(optimizer):
+        raise RuntimeError("no average yet")
+
+    monkeypatch.setattr(Apart, "eval", fail)
+    trainer, _ = made(tmp_path, max_steps=1)
+    trainer.add_callback(ConsistencyEvalCallback(trainer, PAIRS, CONTROL, eval_every=1))
+    trainer.model.train()
+    with pytest.raises(RuntimeError, match="no average yet"):
+        trainer.train()
+    assert trainer.model.training
 
 
 def test_they_answer_where_targets_are_replaced(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ from datasets import Dataset
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
+from ...config.options import temporarily
 from ...data.answers import REQUESTS
 from ...data.prepare import unformatted
 from ...errors import ConsistencyError
@@ -21,6 +22,7 @@ from ...evaluation.held_out import (
 from ...evaluation.rates.intervals import Estimate
 from ...evaluation.row_kinds import kind_of
 from ...generation.model_identity import identity_digest
+from ...generation.options import evaluating
 from ...log import get_logger
 from ...models.checks import context_of
 from ...upstream import DistributedBackend, unwrap_model_for_generation
@@ -252,11 +254,9 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         if self._measured and self._measured[0] == state.global_step:
             return self._measured[1]
         trainer, args = self.trainer, self.trainer.args
-        was_training = trainer.model.training
-        trainer.model.eval()
-        take_evaluated_weights(trainer.optimizer)
-        should_log = control.should_log
-        try:
+        # In training mode, `log` would add the step's training means. It resets `should_log`.
+        with evaluating(trainer.model), temporarily(control, should_log=control.should_log):
+            take_evaluated_weights(trainer.optimizer)
             with (
                 unwrap_model_for_generation(
                     trainer.model_wrapped,
@@ -277,10 +277,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
                     tell=self._warn,
                 )
             metrics = {f"eval_{PREFIX}{name}": value for name, value in _figures(rates).items()}
-            trainer.log(dict(metrics))  # in training mode, `log` would add the step's training means
-        finally:
-            control.should_log = should_log  # `log` has reset it
-            trainer.model.train(was_training)
+            trainer.log(dict(metrics))
         if trainer.is_in_train:
             self._measured = state.global_step, metrics
             self._compare(rates, state, control)
