@@ -12,6 +12,7 @@ from ..data.eval_sets import EvalDataset, like, named
 from ..data.pairs import AnyDataset
 from ..data.repeated_stream import CountedStream
 from ..errors import ConsistencyError
+from ..history import OF_ANOTHER_SET, OF_BASE
 from ..losses.row_losses import RowLosses
 from ..models.adapter_checks import is_adapter_off
 from ..upstream import OwnState
@@ -19,7 +20,7 @@ from .evaluated_sets import EvaluatedSets, counted_stream, first_rows, loading_a
 from .own_metrics import same_name, without_loss
 from .row_evaluation import EvaluatedRows
 from .run.checks import check_set_names, check_sets
-from .run.other_sets import is_another_set, mark_other_model, mark_other_set, name_set
+from .run.other_sets import is_another_set, mark_losses, name_set
 from .run.overrides import overridden
 from .run.snapshot import Snapshot
 
@@ -94,12 +95,13 @@ class EvaluationMixin(_Trainer):
         if not self._evaluation_is_due:
             self.control.should_evaluate = should_evaluate  # Trainer would take a callback's evaluation for its own.
         is_one = not isinstance(eval_dataset, str | dict | None)  # Trainer calls this for each set of several
+        entries = self.state.log_history[logged:]
         if is_one and is_another_set(self, cast(AnyDataset, eval_dataset), metric_key_prefix):
-            mark_other_set(self.state.log_history[logged:], metric_key_prefix)
+            mark_losses(entries, OF_ANOTHER_SET, metric_key_prefix)
         if is_adapter_off(self.model):
-            mark_other_model(self.state.log_history[logged:], metric_key_prefix)
+            mark_losses(entries, OF_BASE, metric_key_prefix)
         if isinstance(eval_dataset, str):
-            name_set(self.state.log_history[logged:], eval_dataset, metric_key_prefix)
+            name_set(entries, eval_dataset, metric_key_prefix)
         return metrics
 
     def _evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ...data.pairs import AnyDataset
-from ...history import OF_ANOTHER_SET, OF_BASE, OF_SET
+from ...history import OF_SET
 from .manifest import describe_rows
 
 
@@ -15,18 +15,11 @@ def is_another_set(trainer: Any, dataset: AnyDataset, prefix: str) -> bool:
     return held_out is not None and held_out is not dataset and describe_rows(held_out) != describe_rows(dataset)
 
 
-def mark_other_set(entries: list[dict[str, Any]], prefix: str) -> None:
-    """Marks the losses under `prefix` among entries of Trainer's log as those of another set."""
+def mark_losses(entries: list[dict[str, Any]], mark: str, prefix: str) -> None:
+    """Marks the losses under `prefix` among entries of Trainer's log, with `OF_ANOTHER_SET` or `OF_BASE`."""
     for entry in entries:
         if f"{prefix}_loss" in entry:
-            entry[OF_ANOTHER_SET] = True
-
-
-def mark_other_model(entries: list[dict[str, Any]], prefix: str) -> None:
-    """Marks the losses under `prefix` among entries of Trainer's log as those of the model without its adapter."""
-    for entry in entries:
-        if f"{prefix}_loss" in entry:
-            entry[OF_BASE] = True
+            entry[mark] = True
 
 
 def name_set(entries: list[dict[str, Any]], name: str, prefix: str) -> None:
