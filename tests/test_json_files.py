@@ -3,7 +3,7 @@ from datetime import date
 import pytest
 
 from trl_consistency.errors import ConsistencyError
-from trl_consistency.json_files import as_json, strict_json
+from trl_consistency.json_files import as_json, object_in, strict_json
 
 
 def test_what_json_cannot_hold():
@@ -28,3 +28,13 @@ def test_what_strict_json_refuses(text, reason):
     assert strict_json('{"a": [1, 2.5, "NaN"], "b": {"a": null}}') == {"a": [1, 2.5, "NaN"], "b": {"a": None}}
     with pytest.raises(ValueError, match=reason):
         strict_json(text)
+
+
+@pytest.mark.parametrize("content", [None, "", "[1]", "null", '{"a": 1', "[" * 100_000, b"\xff"])
+def test_files_without_an_object(tmp_path, content):
+    file = tmp_path / "file.json"
+    if content is not None:
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert object_in(file) is None
+    file.write_text('{"a": null}')
+    assert object_in(file) == {"a": None}

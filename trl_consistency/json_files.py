@@ -70,6 +70,15 @@ def own_columns(row: Mapping[str, Any], taken: Container[str]) -> dict[str, Any]
     return own
 
 
+def object_in(file: Path) -> dict[str, Any] | None:
+    """Returns the JSON object in a file, or None if the file is not there or does not hold one."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
 def fault_in(*files: Path) -> str | None:
     """Returns the fault of the first existing file that does not hold a JSON object, or None if there is none."""
     for file in files:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import version
@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 
 from ..errors import ConsistencyError
 from ..files import write_text
+from ..json_files import object_in
 
 
 DIGESTS = "digests.json"  # in the user's cache folder
@@ -93,9 +94,5 @@ def _alone(memory: Path) -> Iterator[None]:
 
 
 def _remembered(memory: Path) -> dict[str, list[Any]]:
-    try:
-        known = json.loads(memory.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    entries: Iterable[tuple[str, Any]] = known.items() if isinstance(known, dict) else ()
-    return {name: entry for name, entry in entries if isinstance(entry, list) and len(entry) == 5}
+    known = object_in(memory) or {}
+    return {name: entry for name, entry in known.items() if isinstance(entry, list) and len(entry) == 5}

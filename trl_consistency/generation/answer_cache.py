@@ -15,6 +15,7 @@ from transformers import GenerationConfig
 
 from ..errors import ConsistencyError
 from ..files import write_text
+from ..json_files import object_in
 
 
 # Noted in a model's identity but not compared, because another version seldom changes answers.
@@ -113,11 +114,8 @@ class TargetCache:
         return self.path / f"batch-{number:06d}.json"
 
     def _read(self, path: Path) -> dict[str, Any]:
-        try:
-            content = json.loads(path.read_text())
-        except (OSError, ValueError):
-            content = None
-        if not isinstance(content, dict):
+        content = object_in(path)
+        if content is None:
             raise ConsistencyError(self._damaged(path))
         return content
 

@@ -1,6 +1,5 @@
 """Checks a model, its config and the options that it is loaded with, before any weights load."""
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from transformers.utils import CONFIG_NAME
 
 from ..config.types import check_keys
 from ..errors import ConsistencyError, one_line
-from ..json_files import fault_in
+from ..json_files import fault_in, object_in
 from ..weight_files import shapes_in
 from .adapter_checks import check_new_adapter, check_own_adapters, check_runs_itself, no_states
 from .architecture import check_architecture
@@ -186,12 +185,9 @@ def _check_layers(folder: str, changes: dict[str, Any]) -> None:
     """
     files = sorted(Path(folder).glob("*.safetensors")) if os.path.isdir(folder) else []
     names = [name for file in files for name in shapes_in(file)]
-    try:
-        content = json.loads((Path(folder) / CONFIG_NAME).read_text(encoding="utf-8")) if names else None
-    except (OSError, ValueError, RecursionError):
-        return  # transformers reports what is wrong
+    content = object_in(Path(folder) / CONFIG_NAME) if names else None  # transformers reports one that cannot be read
     stored = 1 + max((int(part) for name in names for part in name.split(".") if part.isdecimal()), default=-1)
-    parts = [{**content, **changes}] if isinstance(content, dict) else []
+    parts = [] if content is None else [{**content, **changes}]
     for part in parts:  # grows: multimodal models have nested configs
         parts += [value for value in part.values() if isinstance(value, dict)]
         for key in ("num_hidden_layers", "num_layers", "n_layers", "n_layer"):

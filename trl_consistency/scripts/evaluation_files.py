@@ -41,7 +41,7 @@ from ..evaluation.row_kinds import kind_of
 from ..evaluation.suites.scores import SuiteScore, compare_suites, suite_cells
 from ..files import whole_file, write_by
 from ..generation.model_identity import files_identity
-from ..json_files import as_json, own_columns
+from ..json_files import as_json, object_in, own_columns
 from ..local_names import last_name
 from ..models.loading import BASE
 from ..pages import terminal_table
@@ -135,11 +135,7 @@ def _all_answers(results: Results) -> list[str]:
 
 def is_results(file: Path) -> bool:
     """Whether a file holds results that `evaluate` wrote, of any format."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(content, dict) and {"format", "models", "settings"} <= content.keys()
+    return {"format", "models", "settings"} <= (object_in(file) or {}).keys()
 
 
 def _warnings(found: Mapping[str, Results]) -> list[str]:

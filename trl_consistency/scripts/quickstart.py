@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..errors import ConsistencyError, ends_with_message
 from ..files import check_file, whole_file, write_text
 from ..folder_lock import locked_folder
+from ..json_files import object_in
 from ..processes import end_with_parent
 from .json_output import JSON_HELP, one_object
 from .option_check import read_args
@@ -178,11 +179,8 @@ def check_own_files(output_dir: Path, runs: Sequence[Run]) -> None:
 
 def _is_own(results: Path) -> bool:
     """Whether a file holds the results of a quickstart, which have a list of trainings for each model."""
-    try:
-        models = json.loads(results.read_text(encoding="utf-8"))["models"]
-        return all(isinstance(of_model, list) for of_model in models.values())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return False
+    models = (object_in(results) or {}).get("models")
+    return isinstance(models, dict) and all(isinstance(of_model, list) for of_model in models.values())
 
 
 def _go_on_or_start(output_dir: Path, runs: Sequence[Run]) -> None:

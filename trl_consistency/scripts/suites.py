@@ -21,6 +21,7 @@ from ..evaluation.suites.registry import find_suites, named_suites, run_suites, 
 from ..evaluation.suites.scores import SuiteScore
 from ..files import write_text
 from ..folder_lock import locked_folder
+from ..json_files import object_in
 from ..models.folder_warnings import warn_of_folders, warn_of_loaded
 from ..models.loading import BASE, check_adapters, load_model, name_models
 from ..trainer.run.output_checks import check_output_dir
@@ -103,11 +104,7 @@ def main(args: SuitesArguments) -> dict[str, Any]:
 
 def _check_own_file(file: Path) -> None:
     """Raises [`ConsistencyError`] for a file called as the scores are that no earlier run wrote."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
-    except (OSError, ValueError, RecursionError):
-        content = {}
-    if content is not None and not (isinstance(content, dict) and {"models", "settings"} <= content.keys()):
+    if file.exists() and not {"models", "settings"} <= (object_in(file) or {}).keys():
         raise ConsistencyError(
             f"`output_dir` {file.parent} has a {file.name} that `trl-consistency suites` did not write, and would replace. Choose another "
             "folder."
