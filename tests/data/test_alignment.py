@@ -7,9 +7,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import processors
 
+from tests.helpers.chats import user
 from tests.helpers.models import make_tokenizer
 from tests.helpers.processors import TextProcessor
-from tests.helpers.prompts import TEMPLATES, mutations, user
+from tests.helpers.prompts import TEMPLATES, mutations
 from trl_consistency.data.alignment import (
     Span,
     content_range,

@@ -2,14 +2,11 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from tests.helpers.chats import user
 from trl_consistency.data.alignment import header_length
 from trl_consistency.data.highlights import mark_pair, token_texts
 from trl_consistency.data.rendering import render_prompt, render_text
 from trl_consistency.organism.tokenizer import build_tokenizer
-
-
-def user(text):
-    return [{"role": "user", "content": text}]
 
 
 def marked(tokenizer, clean, perturbed, limit=None):

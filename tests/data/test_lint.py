@@ -9,6 +9,7 @@ import pytest
 import trl
 from datasets import Dataset, concatenate_datasets
 
+from tests.helpers.chats import user
 from tests.helpers.models import CHATML, make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.on_policy import make_on_policy_config
 from tests.helpers.small_vocabulary import small_tokenizer
@@ -28,10 +29,6 @@ from trl_consistency.scripts.lint_view import counts_text
 CHAT_TEMPLATES = Path(trl.__file__).parent / "chat_templates"
 QUESTION = "What is the capital of France?"
 SYSTEM_TURN = "{% if messages[0].role != 'system' %}<|im_start|>system\nYou are helpful.<|im_end|>\n{% endif %}"
-
-
-def user(text):
-    return [{"role": "user", "content": text}]
 
 
 def system(text, messages):

@@ -37,11 +37,6 @@ def model():
     return make_model().eval()
 
 
-@pytest.fixture(scope="module")
-def tokenizer():
-    return make_tokenizer()
-
-
 def write_lines(path, rows):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))

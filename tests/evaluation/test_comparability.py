@@ -17,11 +17,6 @@ from trl_consistency.evaluation.grading.judge import Judgement
 from trl_consistency.evaluation.pair_set import PREPARED
 
 
-@pytest.fixture(scope="module")
-def model():
-    return make_model()
-
-
 def test_results_of_other_rows_are_not_compared(tokenizer, monkeypatch):
     rows = [row(f"{number}?", "Rome! ", "Paris", "Rome") for number in range(4)]
     says(monkeypatch, tokenizer, babbler(4, 0, 4))

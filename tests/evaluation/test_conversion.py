@@ -10,6 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
+from tests.helpers.chats import assistant, user
 from tests.helpers.models import CHATML, QUIET, make_model, make_pairs, make_tokenizer
 from tests.helpers.small_vocabulary import small_tokenizer
 from trl_consistency import ConsistencyError, InvalidPairsError
@@ -19,19 +20,6 @@ from trl_consistency.evaluation.answers import generate as answering
 
 
 OPTIONS = AnswerOptions(8, 4, progress=False)
-
-
-@pytest.fixture(scope="module")
-def model():
-    return make_model()
-
-
-def user(text):
-    return [{"role": "user", "content": text}]
-
-
-def assistant(text):
-    return [{"role": "assistant", "content": text}]
 
 
 def row(clean, perturbed, **columns):

@@ -5,8 +5,9 @@ import warnings
 import pytest
 from peft import LoraConfig, get_peft_model
 
+from tests.helpers.chats import user
 from tests.helpers.models import make_model, make_tokenizer
-from tests.helpers.said import SAID, SETS, babbler, row, says, user, with_oslo
+from tests.helpers.said import SAID, SETS, babbler, row, says, with_oslo
 from tests.helpers.small_vocabulary import small_tokenizer
 from trl_consistency.evaluation import PairSet, evaluate
 from trl_consistency.evaluation.answers.generate import AnswerOptions
@@ -18,11 +19,6 @@ class Silent:
 
     def __call__(self, prompts):
         return [Judgement(None, "")] * len(prompts)
-
-
-@pytest.fixture(scope="module")
-def model():
-    return make_model()
 
 
 def test_thoughts_between_other_markers_are_counted(monkeypatch):

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 from datasets import ClassLabel, Dataset
 
-from tests.helpers.models import make_model
 from tests.helpers.naive_answers import naive_answer
 from tests.helpers.said import SAID, SETS, babbler, counts, row, says, with_oslo
 from trl_consistency import ConsistencyError, InvalidPairsError
@@ -15,11 +14,6 @@ from trl_consistency.evaluation.answers.preferences import Preference
 from trl_consistency.evaluation.grading.grade import grade
 from trl_consistency.evaluation.grading.judge import Judgement
 from trl_consistency.evaluation.held_out import draw_sample
-
-
-@pytest.fixture(scope="module")
-def model():
-    return make_model()
 
 
 def test_rates_and_outcomes_of_several_sets(tokenizer, monkeypatch):

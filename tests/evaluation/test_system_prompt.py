@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.helpers.chats import user
 from tests.helpers.models import make_pairs
 from trl_consistency import InvalidPairsError
 from trl_consistency.cli import main as cli
@@ -13,10 +14,6 @@ from trl_consistency.evaluation.answers import generate as answering
 
 
 TEXT = "Answer from what you know."
-
-
-def user(text):
-    return [{"role": "user", "content": text}]
 
 
 def test_both_prompts_begin_with_it(tokenizer):

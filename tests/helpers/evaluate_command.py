@@ -7,9 +7,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
-
-def user(text):
-    return [{"role": "user", "content": text}]
+from tests.helpers.chats import user
 
 
 def pair(number, **columns):

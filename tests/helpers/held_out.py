@@ -2,17 +2,14 @@
 
 from datasets import Dataset
 
+from tests.helpers.chats import user
 from trl_consistency.evaluation import Estimate
-
-
-def turn(text):
-    return [{"role": "user", "content": text}]
 
 
 def question(text, answer, biased):
     return {
-        "clean_prompt": turn(text),
-        "perturbed_prompt": turn(f"I say {biased}. {text}"),
+        "clean_prompt": user(text),
+        "perturbed_prompt": user(f"I say {biased}. {text}"),
         "answer": answer,
         "biased_answer": biased,
         "category": None,
@@ -21,7 +18,7 @@ def question(text, answer, biased):
 
 def request(text, category):
     keys = {"answer": None, "biased_answer": None, "category": category}
-    return {"clean_prompt": turn(text), "perturbed_prompt": turn(f"Pretend. {text}"), **keys}
+    return {"clean_prompt": user(text), "perturbed_prompt": user(f"Pretend. {text}"), **keys}
 
 
 PAIRS = Dataset.from_list(
@@ -39,7 +36,7 @@ PAIRS = Dataset.from_list(
 
 
 CONTROL = Dataset.from_list(
-    [{"prompt": turn(text), "answer": a} for text, a in (("C1", "4"), ("C2", "5"), ("C3", "6"))]
+    [{"prompt": user(text), "answer": a} for text, a in (("C1", "4"), ("C2", "5"), ("C3", "6"))]
 )
 
 

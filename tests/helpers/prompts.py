@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
+from tests.helpers.chats import user
 from trl_consistency.data.alignment import header_length
 
 
@@ -43,10 +44,6 @@ TEMPLATES = [
 
 # Letters, digits and punctuation apart, the punctuation with the newlines after it: what Llama 3 and Qwen split on.
 WORDS_AND_PUNCTUATION = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-
-
-def user(text):
-    return [{"role": "user", "content": text}]
 
 
 def load_rows():

@@ -1,11 +1,8 @@
 """Sets of pairs, and a stand-in for what a model says to them."""
 
+from tests.helpers.chats import user
 from trl_consistency.evaluation import PairSet
 from trl_consistency.evaluation.answers import generate as answering
-
-
-def user(text):
-    return [{"role": "user", "content": text}]
 
 
 def says(monkeypatch, tokenizer, answers):

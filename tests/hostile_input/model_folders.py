@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.hostile_input.room import CHAT, Case, Room
+from tests.hostile_input.room import CHAT, Case, Room, train_files
 from trl_consistency.models.loading import load_model
 
 
@@ -35,11 +35,6 @@ def train_with(change: Callable[[Weights], Weights]) -> Callable[[Room], None]:
 def measure_with(**config: Any) -> Callable[[Room], None]:
     """Loading a model, to measure it, whose config.json was changed."""
     return lambda room: load_model(str(room.model(config__json=config)))
-
-
-def train_files(**files: Any) -> Callable[[Room], None]:
-    """Training a model with other files."""
-    return lambda room: room.train(model_name_or_path=str(room.model(**files)))
 
 
 def replaced(name: str, make: Callable[[Path], Any]) -> Callable[[Room], None]:

@@ -121,6 +121,11 @@ class Room:
         return OnPolicyConsistencyTrainer(model, args=args, train_dataset=rows, **arguments)
 
 
+def train_files(**files: Any) -> Callable[[Room], None]:
+    """Training a model with other files."""
+    return lambda room: room.train(model_name_or_path=str(room.model(**files)))
+
+
 class Case(NamedTuple):
     """One kind of input: how users meet it, in words, and the message, with `…` for what differs from run to run."""
 

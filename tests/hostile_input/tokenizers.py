@@ -6,12 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.helpers.models import make_tokenizer
-from tests.hostile_input.room import CHAT, Case, Room
-
-
-def train_files(**files: Any) -> Callable[[Room], None]:
-    """Training a model with other files."""
-    return lambda room: room.train(model_name_or_path=str(room.model(**files)))
+from tests.hostile_input.room import CHAT, Case, Room, train_files
 
 
 def train_tokenizer(change: Callable[[dict], Any]) -> Callable[[Room], None]:

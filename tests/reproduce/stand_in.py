@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from tests.helpers.chats import user
 from tests.helpers.models import make_tokenizer
 from tests.reproduce.plan import CELLS, ON_POLICY, SETS, Cell, Data, Plan
 from tests.reproduce.run import Places
@@ -67,9 +68,6 @@ def make_stand_in(folder: Path, steps: int = 2) -> tuple[Plan, Places]:
 def _write_data(folder: Path) -> None:
     """Writes pairs with choices in the place of the real ones, texts, prompts, and pairs to train on."""
     question = "Which is it?\n\n(A) a pear\n(B) an oak\n(C) a stone {}\n"
-
-    def user(text: str) -> list[dict[str, str]]:
-        return [{"role": "user", "content": text}]
 
     choices = [
         {

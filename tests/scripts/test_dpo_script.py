@@ -10,6 +10,7 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import BitsAndBytesConfig, TrainerCallback
 
+from tests.helpers.chats import assistant, user
 from tests.helpers.models import make_model
 from trl_consistency.data.folders import TRAINED_PAIRS
 from trl_consistency.scripts import dpo
@@ -22,15 +23,11 @@ OPTIONS = {
 }  # fmt: skip
 
 
-def assistant(text):
-    return [{"role": "assistant", "content": text}]
-
-
 @pytest.fixture
 def preferences(tmp_path):
     rows = [
         {
-            "prompt": [{"role": "user", "content": f"Lyon! What is the capital of country {number}?"}],
+            "prompt": user(f"Lyon! What is the capital of country {number}?"),
             "chosen": assistant(f"City {number}."),
             "rejected": assistant("Lyon."),
             "answer": f"City {number}",

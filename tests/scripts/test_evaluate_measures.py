@@ -9,7 +9,8 @@ from huggingface_hub import constants
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tests.helpers.evaluate_command import answers_in, pair, save_adapter, user, write
+from tests.helpers.chats import user
+from tests.helpers.evaluate_command import answers_in, pair, save_adapter, write
 from tests.helpers.judge_server import completion, judge_server
 from trl_consistency.evaluation import AnswerOptions, SuiteScore, capability, measure_capability
 from trl_consistency.evaluation import evaluate as evaluate_in_python

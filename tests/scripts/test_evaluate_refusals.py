@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file, save_file
 
-from tests.helpers.evaluate_command import pair, save_adapter, user, write
+from tests.helpers.chats import user
+from tests.helpers.evaluate_command import pair, save_adapter, write
 from trl_consistency.scripts import evaluate
 from trl_consistency.scripts.evaluate import run
 

@@ -10,7 +10,8 @@ import pytest
 import xxhash
 from peft import PeftModel
 
-from tests.helpers.evaluate_command import answers_in, pair, save_adapter, user, write
+from tests.helpers.chats import user
+from tests.helpers.evaluate_command import answers_in, pair, save_adapter, write
 from trl_consistency.escaping import printable
 from trl_consistency.evaluation.answers import generate as answering
 from trl_consistency.publishing import read_results

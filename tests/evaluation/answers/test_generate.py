@@ -5,6 +5,7 @@ import pytest
 import torch
 from peft import PromptTuningConfig, get_peft_model
 
+from tests.helpers.chats import user
 from tests.helpers.models import make_model, make_sentencepiece_tokenizer, make_tokenizer
 from trl_consistency.data.choices import choices_in
 from trl_consistency.data.rendering import render_prompt
@@ -14,10 +15,6 @@ from trl_consistency.evaluation.answers import generate as answering
 from trl_consistency.evaluation.answers.choices import LetterScorer, check_choices, offered_letters
 from trl_consistency.evaluation.answers.generate import Answer, AnswerOptions, answer_pairs, generate_ids
 from trl_consistency.generation.answer_cache import TargetCache
-
-
-def user(text):
-    return [{"role": "user", "content": text}]
 
 
 def row(clean, perturbed, tokenizer, **columns):

@@ -2,18 +2,12 @@
 
 import pytest
 
-from tests.helpers.models import make_model
+from tests.helpers.chats import user
 from tests.helpers.naive_answers import naive_answer
-from tests.helpers.said import user
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.evaluation.answers import generate as answering
 from trl_consistency.evaluation.answers.generate import generate_answers
 from trl_consistency.generation.answer_cache import TargetCache
-
-
-@pytest.fixture(scope="module")
-def model():
-    return make_model()
 
 
 PROMPTS = [user("What is the capital of France?"), user("A"), user("The quick brown fox jumps. " * 4), user("B C D")]

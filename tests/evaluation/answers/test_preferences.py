@@ -4,6 +4,7 @@ import pytest
 import torch
 from peft import PromptTuningConfig, get_peft_model
 
+from tests.helpers.chats import user
 from tests.helpers.distributions import make_sharp_model
 from tests.helpers.models import keeping_all_logits, make_model, make_tokenizer
 from trl_consistency.data.rendering import render_prompt
@@ -11,20 +12,6 @@ from trl_consistency.errors import ConsistencyError
 from trl_consistency.evaluation import evaluate
 from trl_consistency.evaluation.answers.generate import AnswerOptions
 from trl_consistency.evaluation.answers.preferences import Preference, answer_tokens, prefer_answers
-
-
-@pytest.fixture(scope="module")
-def model():
-    return make_model()
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return make_tokenizer()
-
-
-def user(text):
-    return [{"role": "user", "content": text}]
 
 
 def row(number, answer="Paris", biased="The quick brown fox", **columns):

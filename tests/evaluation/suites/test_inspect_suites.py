@@ -9,6 +9,7 @@ import pytest
 from peft import PeftModel
 
 from tests.evaluation.suites.test_lm_eval_suites import needs_inspect, write_rows
+from tests.helpers.chats import user
 from tests.helpers.models import CHATML, make_model, make_tokenizer
 from trl_consistency import ConsistencyError
 from trl_consistency.evaluation import (
@@ -20,17 +21,13 @@ from trl_consistency.evaluation import (
 from trl_consistency.evaluation.suites import registry as suites
 
 
-def ask(text):
-    return [{"role": "user", "content": text}]
-
-
 PAIRS = [
-    {"clean_prompt": ask("Q1"), "perturbed_prompt": ask("cue Q1"), "answer": "B", "biased_answer": "A"},
-    {"clean_prompt": ask("Q2"), "perturbed_prompt": ask("cue Q2"), "answer": "B", "biased_answer": "A"},
-    {"clean_prompt": ask("Q3"), "perturbed_prompt": ask("cue Q3"), "answer": "A", "biased_answer": "A"},
-    {"clean_prompt": ask("Q4"), "perturbed_prompt": ask("cue Q4"), "answer": "A", "biased_answer": "NOT A"},
-    {"clean_prompt": ask("bomb"), "perturbed_prompt": ask("tale of bomb"), "category": "harmful"},
-    {"clean_prompt": ask("cake"), "perturbed_prompt": ask("tale of cake"), "category": "benign"},
+    {"clean_prompt": user("Q1"), "perturbed_prompt": user("cue Q1"), "answer": "B", "biased_answer": "A"},
+    {"clean_prompt": user("Q2"), "perturbed_prompt": user("cue Q2"), "answer": "B", "biased_answer": "A"},
+    {"clean_prompt": user("Q3"), "perturbed_prompt": user("cue Q3"), "answer": "A", "biased_answer": "A"},
+    {"clean_prompt": user("Q4"), "perturbed_prompt": user("cue Q4"), "answer": "A", "biased_answer": "NOT A"},
+    {"clean_prompt": user("bomb"), "perturbed_prompt": user("tale of bomb"), "category": "harmful"},
+    {"clean_prompt": user("cake"), "perturbed_prompt": user("tale of cake"), "category": "benign"},
 ]
 REPLIES = {
     "Q1": "The answer is (B).",
@@ -183,7 +180,7 @@ def test_answers_that_inspect_keeps_are_of_one_model(tmp_path, tokenizer, adapte
         "trained": lambda: make_model(seed=5),
     }
     expected = {
-        name: generate_answers(make(), tokenizer, [ask("What is it?")], max_new_tokens=8, progress=False)[0].strip()
+        name: generate_answers(make(), tokenizer, [user("What is it?")], max_new_tokens=8, progress=False)[0].strip()
         for name, make in makers.items()
     }
     assert len({*expected.values()}) == 3

@@ -10,9 +10,10 @@ from peft import LoraConfig
 from safetensors.torch import load_file
 from transformers import BitsAndBytesConfig, EarlyStoppingCallback, TrainerCallback
 
+from tests.helpers.chats import user
 from tests.helpers.distributions import NF4
 from tests.helpers.guard import guarded, make_trainer, rates, script
-from tests.helpers.held_out import CONTROL, PAIRS, rate, turn
+from tests.helpers.held_out import CONTROL, PAIRS, rate
 from tests.helpers.models import make_config, make_pairs, make_tokenizer
 from trl_consistency import ConsistencyError, ConsistencyEvalCallback, ConsistencyTrainer
 from trl_consistency.trainer.callbacks import evaluation as eval_callback
@@ -94,7 +95,7 @@ def test_rows_that_are_trained_on_are_warned_about(tmp_path, caplog):
 
 @pytest.mark.parametrize("own", [True, False])
 def test_control_questions_that_are_anchors_are_warned_about(tmp_path, caplog, own):
-    anchors = Dataset.from_list([{"prompt": turn(f"C{row}"), "completion": "x"} for row in range(3)])
+    anchors = Dataset.from_list([{"prompt": user(f"C{row}"), "completion": "x"} for row in range(3)])
     trainer = make_trainer(tmp_path, anchor_ratio=0.5, anchor_dataset=None if own else anchors)
     ConsistencyEvalCallback(trainer, PAIRS, CONTROL, eval_every=1)  # C1, C2 and C3
     expected = "`control_dataset` of the guard: 2 of 3 row(s) are among the anchors, and what is measured"

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from tests.helpers import on_policy
 from tests.helpers.cards import card, make_trainer, read
+from tests.helpers.chats import user
 from tests.helpers.commits import COMMITS
 from tests.helpers.models import make_model, make_pairs
 from trl_consistency import ConsistencyError
@@ -333,12 +334,9 @@ def test_methods_in_words():
 
 
 def test_pairs_that_share_little(tmp_path):
-    def turns(text):
-        return [{"role": "user", "content": text}]
-
     rows = [
-        {"clean_prompt": turns("Why?"), "perturbed_prompt": turns("I say so. Why?")},
-        {"clean_prompt": turns("Why?"), "perturbed_prompt": turns("Why? I say so.")},
+        {"clean_prompt": user("Why?"), "perturbed_prompt": user("I say so. Why?")},
+        {"clean_prompt": user("Why?"), "perturbed_prompt": user("Why? I say so.")},
     ]
     text, _ = card(make_trainer(tmp_path, make_model(), method="act", pairs=Dataset.from_list(rows)))
     assert "; 1 of 2 share at most one token before the generation header |" in text
