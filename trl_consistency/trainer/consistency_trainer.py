@@ -236,6 +236,120 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         self.paired_loss = self._make_paired_loss(model)
         self._set_up_targets()
 
+    # The loss
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> Any:
+        if num_items_in_batch is None:  # A subclass may not hand it on. Trainer would sum the batches of a step.
+            num_items_in_batch = self._step_items
+        if self.paired_loss is None:
+            return self._supervised_loss(model, inputs, return_outputs, num_items_in_batch)
+        losses, watched = self._call_wrapped(model, self.paired_loss, inputs)
+        if self.model.training:
+            self._meter.add(losses | watched, inputs["is_anchor"])
+        if num_items_in_batch is None:
+            counts = {method: int(of_rows.counts.sum()) for method, of_rows in losses.items()}
+        else:
+            counts = self._global_counts
+        loss = sum(
+            weight * losses[method].sums.sum() / max(counts[method], 1) for method, weight in self.args.weights.items()
+        )
+        if num_items_in_batch is not None:
+            loss = loss * self.accelerator.num_processes  # DDP averages the gradients over the processes
+        if "aux_loss" in watched:
+            loss = loss + self._weighted_aux_loss(watched["aux_loss"].sums[0], num_items_in_batch)
+        return (loss, None) if return_outputs else loss
+
+    def _weighted_aux_loss(self, aux_loss: torch.Tensor, num_items_in_batch: Any) -> torch.Tensor:
+        """Returns the weighted router loss, averaged over gradient accumulation as in [`~trl.SFTTrainer`]."""
+        steps = self.current_gradient_accumulation_steps if num_items_in_batch is not None else 1
+        return self.router_aux_loss_coef * aux_loss / steps
+
+    def _supervised_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool, num_items_in_batch: Any
+    ) -> Any:
+        """Returns the loss of [`~trl.SFTTrainer`]: BCT alone is supervised fine-tuning on the targets."""
+        is_anchor = inputs.pop("is_anchor")
+        flat = None
+        if self.args.padding_free and not return_outputs:  # logits are returned by row
+            flat = FlatBatch.of(inputs["input_ids"], inputs["attention_mask"])
+            inputs = flat_inputs(inputs, flat)
+        student = ObservedModel(
+            model, self.model, not self.aux_loss_enabled, self.aux_loss_enabled or self._runs_last_block_whole, flat
+        )
+        # In an epoch's last step, the other function leaves out processes as if they held rows that fill up the batch.
+        with temporarily(self.accelerator, gather_for_metrics=self.accelerator.gather):
+            result = super().compute_loss(student, inputs, return_outputs, num_items_in_batch)
+        if self.model.training:
+            # Of rows, the cross-entropy alone is known: it is no `anchor_loss` where another loss is trained with.
+            is_loss = self.args.loss_type != "dft" and not self.args.label_smoothing_factor
+            self._meter.add({"bct" if is_loss else "cross_entropy": student.row_losses()}, is_anchor)
+        weight = self.args.weights["bct"]
+        loss = weight * (result[0] if return_outputs else result)
+        if self.aux_loss_enabled and self.label_smoother is None:  # The router loss has its own coefficient.
+            loss = loss + (1 - weight) * self._weighted_aux_loss(student.outputs.aux_loss, num_items_in_batch)
+        return (loss, result[1]) if return_outputs else loss
+
+    @property
+    def _runs_last_block_whole(self) -> bool:
+        """
+        Whether the last block must also run where no label is predicted. With context or sequence parallelism, one process
+        predicts the first token of the next. A compiled block would be recompiled for each number of positions.
+        """
+        return self.accelerator.parallelism_config is not None or self.args.torch_compile
+
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+        with temporarily(self, _step_items=num_items_in_batch):
+            return super().training_step(model, inputs, num_items_in_batch)
+
+    def _get_num_items_in_batch(self, batch_samples: list[dict[str, Any]], device: torch.device) -> Any:
+        if self.paired_loss is None:
+            return super()._get_num_items_in_batch(batch_samples, device)
+        # Each objective is divided by its own count over all the batches of a step, on all processes.
+        counts = [self.paired_loss.counts(batch) for batch in batch_samples]
+        local = torch.tensor(
+            [[sum(int(of_batch[method].sum()) for of_batch in counts) for method in self.args.method]]
+        )
+        gathered = self.accelerator.gather(local.to(device)).sum(0)
+        self._global_counts = dict(zip(self.args.method, gathered.tolist(), strict=True))
+        return gathered.sum()  # only tested for None: `compute_loss` divides by the counts above
+
+    def _make_paired_loss(self, model: Any) -> PairedLoss | None:
+        if not self.args.compares_with_reference:
+            return None
+        check_reference_options(self)
+        reference = self._freeze_reference(model)
+        self.add_callback(StartReference(reference, self.accelerator))
+        paired_loss = PairedLoss(Objectives.of(self.args), self.model, reference, self.aux_loss_enabled)
+        trainable = {name for name, parameter in self.model.named_parameters() if parameter.requires_grad}
+        with gathered(self.model, self.accelerator):
+            paired_loss.freeze_unused(self.model)
+        if not is_sharded(self.accelerator):
+            # Frozen in training alone: the model may be given to another trainer, whose objectives need these weights.
+            self._unused = [
+                name for name, of in self.model.named_parameters() if name in trainable and not of.requires_grad
+            ]
+            _set_trainable(self.model, self._unused, True)
+        return paired_loss
+
+    @property
+    def _reference(self) -> Reference | None:
+        return None if self.paired_loss is None else self.paired_loss.reference
+
+    @contextmanager
+    def _training(self) -> Iterator[None]:
+        frozen = [name for name, of in self.model.named_parameters() if name in self._unused and of.requires_grad]
+        _set_trainable(self.model, frozen, False)
+        try:
+            yield
+        finally:
+            _set_trainable(self.model, frozen, True)
+
     # Checks and preparation
 
     def _check_options(self, model: Any, args: Any, peft_config: Any, quantization_config: Any) -> None:
@@ -315,32 +429,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         shuffles = args.shuffle_dataset and name in ("train_dataset", "anchor_dataset")
         return with_row_numbers(dataset).shuffle(seed=args.seed) if shuffles else dataset
 
-    def _make_paired_loss(self, model: Any) -> PairedLoss | None:
-        if not self.args.compares_with_reference:
-            return None
-        check_reference_options(self)
-        reference = self._freeze_reference(model)
-        self.add_callback(StartReference(reference, self.accelerator))
-        paired_loss = PairedLoss(Objectives.of(self.args), self.model, reference, self.aux_loss_enabled)
-        trainable = {name for name, parameter in self.model.named_parameters() if parameter.requires_grad}
-        with gathered(self.model, self.accelerator):
-            paired_loss.freeze_unused(self.model)
-        if not is_sharded(self.accelerator):
-            # Frozen in training alone: the model may be given to another trainer, whose objectives need these weights.
-            self._unused = [
-                name for name, of in self.model.named_parameters() if name in trainable and not of.requires_grad
-            ]
-            _set_trainable(self.model, self._unused, True)
-        return paired_loss
-
-    @contextmanager
-    def _training(self) -> Iterator[None]:
-        frozen = [name for name, of in self.model.named_parameters() if name in self._unused and of.requires_grad]
-        _set_trainable(self.model, frozen, False)
-        try:
-            yield
-        finally:
-            _set_trainable(self.model, frozen, True)
+    # Batches
 
     def get_train_dataloader(self) -> Any:
         """
@@ -442,93 +531,6 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
 
     def _before_evaluation(self, datasets: Sequence[AnyDataset]) -> None:
         self.target_maker.generate(datasets)
-
-    # The loss
-
-    @property
-    def _reference(self) -> Reference | None:
-        return None if self.paired_loss is None else self.paired_loss.reference
-
-    def _get_num_items_in_batch(self, batch_samples: list[dict[str, Any]], device: torch.device) -> Any:
-        if self.paired_loss is None:
-            return super()._get_num_items_in_batch(batch_samples, device)
-        # Each objective is divided by its own count over all the batches of a step, on all processes.
-        counts = [self.paired_loss.counts(batch) for batch in batch_samples]
-        local = torch.tensor(
-            [[sum(int(of_batch[method].sum()) for of_batch in counts) for method in self.args.method]]
-        )
-        gathered = self.accelerator.gather(local.to(device)).sum(0)
-        self._global_counts = dict(zip(self.args.method, gathered.tolist(), strict=True))
-        return gathered.sum()  # only tested for None: `compute_loss` divides by the counts above
-
-    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
-        with temporarily(self, _step_items=num_items_in_batch):
-            return super().training_step(model, inputs, num_items_in_batch)
-
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: torch.Tensor | int | None = None,
-    ) -> Any:
-        if num_items_in_batch is None:  # A subclass may not hand it on. Trainer would sum the batches of a step.
-            num_items_in_batch = self._step_items
-        if self.paired_loss is None:
-            return self._supervised_loss(model, inputs, return_outputs, num_items_in_batch)
-        losses, watched = self._call_wrapped(model, self.paired_loss, inputs)
-        if self.model.training:
-            self._meter.add(losses | watched, inputs["is_anchor"])
-        if num_items_in_batch is None:
-            counts = {method: int(of_rows.counts.sum()) for method, of_rows in losses.items()}
-        else:
-            counts = self._global_counts
-        loss = sum(
-            weight * losses[method].sums.sum() / max(counts[method], 1) for method, weight in self.args.weights.items()
-        )
-        if num_items_in_batch is not None:
-            loss = loss * self.accelerator.num_processes  # DDP averages the gradients over the processes
-        if "aux_loss" in watched:
-            loss = loss + self._weighted_aux_loss(watched["aux_loss"].sums[0], num_items_in_batch)
-        return (loss, None) if return_outputs else loss
-
-    def _weighted_aux_loss(self, aux_loss: torch.Tensor, num_items_in_batch: Any) -> torch.Tensor:
-        """Returns the weighted router loss, averaged over gradient accumulation as in [`~trl.SFTTrainer`]."""
-        steps = self.current_gradient_accumulation_steps if num_items_in_batch is not None else 1
-        return self.router_aux_loss_coef * aux_loss / steps
-
-    def _supervised_loss(
-        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool, num_items_in_batch: Any
-    ) -> Any:
-        """Returns the loss of [`~trl.SFTTrainer`]: BCT alone is supervised fine-tuning on the targets."""
-        is_anchor = inputs.pop("is_anchor")
-        flat = None
-        if self.args.padding_free and not return_outputs:  # logits are returned by row
-            flat = FlatBatch.of(inputs["input_ids"], inputs["attention_mask"])
-            inputs = flat_inputs(inputs, flat)
-        student = ObservedModel(
-            model, self.model, not self.aux_loss_enabled, self.aux_loss_enabled or self._runs_last_block_whole, flat
-        )
-        # In an epoch's last step, the other function leaves out processes as if they held rows that fill up the batch.
-        with temporarily(self.accelerator, gather_for_metrics=self.accelerator.gather):
-            result = super().compute_loss(student, inputs, return_outputs, num_items_in_batch)
-        if self.model.training:
-            # Of rows, the cross-entropy alone is known: it is no `anchor_loss` where another loss is trained with.
-            is_loss = self.args.loss_type != "dft" and not self.args.label_smoothing_factor
-            self._meter.add({"bct" if is_loss else "cross_entropy": student.row_losses()}, is_anchor)
-        weight = self.args.weights["bct"]
-        loss = weight * (result[0] if return_outputs else result)
-        if self.aux_loss_enabled and self.label_smoother is None:  # The router loss has its own coefficient.
-            loss = loss + (1 - weight) * self._weighted_aux_loss(student.outputs.aux_loss, num_items_in_batch)
-        return (loss, result[1]) if return_outputs else loss
-
-    @property
-    def _runs_last_block_whole(self) -> bool:
-        """
-        Whether the last block must also run where no label is predicted. With context or sequence parallelism, one process
-        predicts the first token of the next. A compiled block would be recompiled for each number of positions.
-        """
-        return self.accelerator.parallelism_config is not None or self.args.torch_compile
 
     # Evaluation and logs
 
