@@ -140,6 +140,10 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
     _buffered_inputs: list[Rollouts] | None  # set by the constructor of TRL's trainer
     _batch_prompts: list[list[int]] | None = None  # of these rollouts; None if a checkpoint had them
     _has_compared: bool | None = None  # whether any rollout of a run had a compared token; None without rollouts
+    _engine_log_probs: list[list[float]] | None = None  # of the last rollouts, where the engine returns them
+    # With `vllm_overlap`: what was read of the data for the next step, and its prompts
+    _read_ahead: tuple[list[Any], Any] | None = None
+    _next_prompts: list[list[int]] | None = None
 
     def __init__(
         self,
@@ -193,95 +197,166 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         if args.disable_dropout:
             warn_of_dropout(self.model)
         self._check_loaded(model, data.anchor_dataset)
-        check_reference_options(self)
-        reference = self._make_reference(model)
-        self.add_callback(StartReference(reference, self.accelerator))
-        # The cache runs the backbone twice for some batches only, but sharded processes must run it equally often.
-        self.router_aux_loss_coef = router_coefficient(self.model)
-        self.rollout_loss = RolloutLoss(
-            args,
-            reference,
-            not is_sharded(self.accelerator),
-            balances_routers=self.router_aux_loss_coef != 0,
-            pair_metrics=PairMetrics(self.model, reference, self._tokenizer.pad_token_id)
-            if args.log_consistency_metrics
-            else None,
-        )
+        self.rollout_loss = self._make_rollout_loss(model)
         self.horizon = Horizon(args, self.accelerator)
         if self.horizon.grows_by_itself:
             self.add_callback(self.horizon)
-        self.rollout_engine: RolloutEngine | None = None
-        if args.use_vllm:
-            self.rollout_engine = RolloutEngine(
-                self.model,
-                self.accelerator,
-                self.processing_class,
-                args,
-                list(self.eos_token_ids),
-                is_on_others=lambda: self.model.training and trains_on_others(self.optimizer),
-            )
-        # With `vllm_overlap`: the engine, what was read of the data for the next step, and its prompts
+        self.rollout_engine = self._make_engine() if args.use_vllm else None
         self._ahead = RolloutsAhead(self.rollout_engine) if args.vllm_overlap and self.rollout_engine else None
-        self._read_ahead: tuple[list[Any], Any] | None = None
-        self._next_prompts: list[list[int]] | None = None
-        self._engine_log_probs: list[list[float]] | None = None
         self._longest = args.max_completion_length
-        self._make_metrics(reference)
+        self._make_metrics()
 
-    # Checks and preparation
+    # The loss
 
-    def _check_options(self, model: Any, args: Any, peft_config: Any, quantization_config: Any) -> None:
-        if isinstance(peft_config, PromptLearningConfig):
-            raise ConsistencyError(
-                f"`peft_config` is a learned prompt ({peft_config.peft_type}), which the comparison of the two prompts does "
-                "not see. Use an adapter of the weights, such as LoRA."
-            )
-        check_vllm_options(model, args, peft_config)
-        if isinstance(self.ref_model, str):
-            check_reference_files(self.ref_model, args.trust_remote_code)
-        elif self.ref_model is not None:
-            check_separate(self.ref_model, model)
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: Rollouts,
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        losses = self._compare(model, inputs)
+        self.horizon.add(self.rollout_loss.divergence, inputs)
+        self._meter.add(losses | self._watch(inputs), inputs["is_anchor"])
+        # DDP averages the gradients over the processes.
+        scale = self.accelerator.num_processes / inputs["num_items_in_batch"].clamp(min=1)
+        loss = losses["loss"].sums.sum() * scale
+        if "aux_loss" in losses:
+            # Mean over gradient accumulation, as in GRPO
+            aux_loss = losses["aux_loss"].sums[0] / self.current_gradient_accumulation_steps
+            loss = loss + self.router_aux_loss_coef * aux_loss
+        return (loss, None) if return_outputs else loss
 
-    def _check_template(self, processing_class: Any, args: Any, datasets: dict[str, AnyDataset]) -> bool:
-        can_render = super()._check_template(processing_class, args, datasets)
-        name = "" if self.ref_model is None else id_of(self.ref_model)
-        if isinstance(self.ref_model, str) or is_here(name):
-            check_same_tokens(processing_class, "ref_model", name, trust_remote_code=args.trust_remote_code)
-        return can_render
+    def _compare(self, model: nn.Module, inputs: Rollouts) -> dict[str, RowLosses]:
+        mode = "train" if self.model.training else "eval"
+        losses = self._call_wrapped(model, self.rollout_loss, inputs)
+        if "engine_log_probs" in inputs:
+            self._mismatch.add(mode, self._metrics[mode], inputs["loss_mask"], self.rollout_loss.log_ratio)
+        self._tables[mode].add(inputs, self.rollout_loss.divergence)
+        return losses
 
-    def _render(self, dataset: AnyDataset, processing_class: Any, args: Any, name: str) -> AnyDataset:
-        dataset = prepare_pairs(
-            dataset,
-            processing_class,
-            name,
-            chat_template_kwargs=args.chat_template_kwargs,
-            max_length=args.max_length,
-            max_completion_length=args.max_completion_length,
-            overlong=args.overlong,
-            always_generates=True,
-            vocab_size=self._vocab_size,
-            context=self._context,
-            thinking_markers=tuple(args.thinking_markers),
+    def _watch(self, inputs: Rollouts) -> dict[str, RowLosses]:
+        """Returns logged quantities of rollouts."""
+        equals = inputs["equals_answer"]
+        return {
+            "completions/compared_ratio": RowLosses(inputs["loss_mask"].sum(1), inputs["completion_mask"].sum(1)),
+            "completions/equal_to_clean_ratio": RowLosses((equals == 1).long(), (equals >= 0).long()),
+        }
+
+    # The student's rollouts on the perturbed prompts
+
+    def _prepare_inputs(self, generation_batch: Any) -> Rollouts:
+        if not self.model.training:
+            return self._generate_and_score_completions(generation_batch)
+        steps = self.args.steps_per_generation
+        rollouts = None if self._step % (steps * self.args.num_iterations) == 0 else self._buffered_inputs
+        self._check_prompts([row["perturbed_ids"] for row in generation_batch], is_new=rollouts is None)
+        if rollouts is None:
+            rollouts = self._buffered_inputs = self._split(self._generate_and_score_completions(generation_batch))
+        return rollouts[self._step % steps]
+
+    def _check_prompts(self, prompts: list[list[int]], is_new: bool) -> None:
+        """Raises [`ConsistencyError`] if a batch has other prompts than the trainer's own order gives: rows would be left out."""
+        group = self.args.num_generations
+        is_grouped = all(
+            prompts[first : first + group].count(prompts[first]) == group for first in range(0, len(prompts), group)
         )
-        if args.use_vllm and args.vllm_max_model_length is not None and isinstance(dataset, Dataset):
-            check_room(args.vllm_max_model_length, dataset["perturbed_ids"], args.max_completion_length)
-        return dataset
+        repeats = is_new or self._batch_prompts is None or prompts == self._batch_prompts
+        if not is_grouped or not repeats:
+            raise ConsistencyError(
+                f"The batches have other prompts than rollouts need: each prompt {group} times in a row (`num_generations`), and each batch "
+                "once for every micro-batch that trains on it. Leave `get_train_dataloader` and `_get_train_sampler` as they are, and put "
+                "the rows into the order that you want (`shuffle_dataset: false` keeps it)."
+            )
+        self._batch_prompts = prompts if is_new else self._batch_prompts
 
-    def _check_size(self, dataset: AnyDataset, args: Any) -> None:
-        check_batches(dataset, args)
+    def _split(self, rollouts: Rollouts) -> list[Rollouts]:
+        """Returns micro-batches, each with its optimizer step's number of compared tokens on all processes."""
+        accumulation = self.args.gradient_accumulation_steps
+        batches = split_tensor_dict(rollouts, self.args.steps_per_generation)
+        counts = torch.stack([batch["loss_mask"].sum() for batch in batches]).view(-1, accumulation).sum(1)
+        global_counts = self.accelerator.gather(counts[None]).sum(0)
+        self._has_compared = bool(self._has_compared) or bool(global_counts.any())
+        for index, batch in enumerate(batches):
+            batch["num_items_in_batch"] = global_counts[index // accumulation]
+            if self.args.loss_type == "policy_gradient" and self.args.is_off_policy:
+                with torch.no_grad():
+                    batch["sampling_log_probs"] = self._call_wrapped(
+                        self.model_wrapped, self.rollout_loss.log_probs, batch
+                    )
+        return batches
 
-    # The reference
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Rollouts:
+        self._longest = self._next_length()
+        rollouts = super()._generate_and_score_completions([{"prompt": row["perturbed_ids"]} for row in inputs])
+        del rollouts["num_items_in_batch"]  # counted before the loss mask
+        mode = "train" if self.model.training else "eval"
+        correct_lengths(self._metrics[mode], rollouts, self._ends, self.accelerator)
+        if self._engine_log_probs is not None:
+            log_probs = [torch.tensor(row) for row in self._engine_log_probs]
+            rollouts["engine_log_probs"] = pad(
+                log_probs, padding_value=0.0, pad_to_multiple_of=self.pad_to_multiple_of
+            ).to(self.accelerator.device)
+        is_anchor = [row["clean_ids"] == row["perturbed_ids"] for row in inputs]
+        rollouts["is_anchor"] = torch.tensor(is_anchor, device=self.accelerator.device)
+        rollouts |= self._padded("clean", [row["clean_ids"] for row in inputs], "left")
+        rollouts["loss_mask"] = loss_mask(rollouts, self.args, self._tokenizer, self._ends, self._longest)
+        with self.compute_loss_context_manager():
+            answers = self.clean_answers(self.accelerator.unwrap_model(self.model), inputs)
+        rollouts["equals_answer"] = self.clean_answers.compare(answers, rollouts)
+        if self.args.log_consistency_metrics:
+            rollouts |= self._padded("answer", answers, "right")
+        return rollouts
 
-    def _make_reference(self, model: Any) -> Reference:
-        if self.ref_model is None:
-            return self._freeze_reference(model)
-        check_sharding(self, adapter_off=True)  # a `ref_model` does not share the student's weights
-        self.ref_model = load_reference_model(self.ref_model, self)
-        return GivenReference(self.ref_model, self.accelerator)
+    def _padded(self, name: str, rows: list[list[int]], side: str) -> Rollouts:
+        batch = padded(name, rows, side, self._tokenizer.pad_token_id, self.pad_to_multiple_of)
+        return {part: tensor.to(self.accelerator.device) for part, tensor in batch.items()}
 
-    @property
-    def _reference(self) -> Reference:
-        return self.rollout_loss.reference
+    def _next_length(self) -> int:
+        """Returns the longest rollout of the next batch."""
+        if not self.model.training or self.args.completion_length_schedule is None:
+            return self.args.max_completion_length
+        length = self.horizon(self.state.global_step)
+        self._metrics["train"]["completions/horizon"].append(length)
+        return length
+
+    def _tokenize_prompts(self, prompts: list[list[int]]) -> tuple[list[list[int]], None, dict[str, Any]]:
+        return prompts, None, {}  # already token ids
+
+    def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> list[list[int]]:
+        engine = self.rollout_engine
+        with self._seconds.sampling(self.model.training):
+            step = self.state.global_step
+            if self._ahead is not None and self.model.training:
+                completion_ids, self._engine_log_probs = self._ahead(
+                    prompt_ids, step, self._longest, self._next_prompts
+                )
+            elif engine is not None:
+                completion_ids, self._engine_log_probs = engine(prompt_ids, step, self._longest)
+            else:
+                completion_ids = self._generate_here(prompt_ids, *args, **kwargs)
+        self._seconds.count(completion_ids, engine.other_seconds if engine is not None else 0.0)
+        for name, value in (self._seconds.report | (engine.report if engine is not None else {})).items():
+            self._metrics["train" if self.model.training else "eval"][name].append(value)
+        return completion_ids
+
+    def _generate_here(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> list[list[int]]:
+        """Samples rollouts with `model.generate`, as many at a time as `rollout_batch_size` says."""
+        size = self.args.rollout_batch_size or max(len(prompt_ids), 1)
+        if not is_sharded(self.accelerator) and reads_padding(self.model):
+            size = 1
+        completions: list[list[int]] = []
+        self.generation_config.max_new_tokens = self._longest
+        with (
+            evaluating(self.model),  # the policy is sampled without dropout
+            mixed_precision(self.accelerator),
+            self.rollout_loss.sharing.in_generation(self.model),
+            own_options(self.model, self.generation_config),
+            explained_sampling("the student"),
+        ):
+            for start in range(0, len(prompt_ids), size):
+                completions += super()._generate_single_turn(prompt_ids[start : start + size], *args, **kwargs)
+        return completions
 
     # Prompts, each repeated for its rollouts
 
@@ -328,179 +403,97 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         self._step = 0  # A callback may have ended the epoch before within a batch of rollouts.
         super()._run_epoch(*args, **kwargs)
 
-    # The student's rollouts on the perturbed prompts
+    # What the constructor makes
 
-    def _prepare_inputs(self, generation_batch: Any) -> Rollouts:
-        if not self.model.training:
-            return self._generate_and_score_completions(generation_batch)
-        steps = self.args.steps_per_generation
-        rollouts = None if self._step % (steps * self.args.num_iterations) == 0 else self._buffered_inputs
-        self._check_prompts([row["perturbed_ids"] for row in generation_batch], is_new=rollouts is None)
-        if rollouts is None:
-            rollouts = self._buffered_inputs = self._split(self._generate_and_score_completions(generation_batch))
-        return rollouts[self._step % steps]
-
-    def _check_prompts(self, prompts: list[list[int]], is_new: bool) -> None:
-        """Raises [`ConsistencyError`] if a batch has other prompts than the trainer's own order gives: rows would be left out."""
-        group = self.args.num_generations
-        is_grouped = all(
-            prompts[first : first + group].count(prompts[first]) == group for first in range(0, len(prompts), group)
-        )
-        repeats = is_new or self._batch_prompts is None or prompts == self._batch_prompts
-        if not is_grouped or not repeats:
-            raise ConsistencyError(
-                f"The batches have other prompts than rollouts need: each prompt {group} times in a row (`num_generations`), and each batch "
-                "once for every micro-batch that trains on it. Leave `get_train_dataloader` and `_get_train_sampler` as they are, and put "
-                "the rows into the order that you want (`shuffle_dataset: false` keeps it)."
-            )
-        self._batch_prompts = prompts if is_new else self._batch_prompts
-
-    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> Rollouts:
-        self._longest = self._next_length()
-        rollouts = super()._generate_and_score_completions([{"prompt": row["perturbed_ids"]} for row in inputs])
-        del rollouts["num_items_in_batch"]  # counted before the loss mask
-        mode = "train" if self.model.training else "eval"
-        correct_lengths(self._metrics[mode], rollouts, self._ends, self.accelerator)
-        if self._engine_log_probs is not None:
-            log_probs = [torch.tensor(row) for row in self._engine_log_probs]
-            rollouts["engine_log_probs"] = pad(
-                log_probs, padding_value=0.0, pad_to_multiple_of=self.pad_to_multiple_of
-            ).to(self.accelerator.device)
-        is_anchor = [row["clean_ids"] == row["perturbed_ids"] for row in inputs]
-        rollouts["is_anchor"] = torch.tensor(is_anchor, device=self.accelerator.device)
-        rollouts |= self._padded("clean", [row["clean_ids"] for row in inputs], "left")
-        rollouts["loss_mask"] = loss_mask(rollouts, self.args, self._tokenizer, self._ends, self._longest)
-        with self.compute_loss_context_manager():
-            answers = self.clean_answers(self.accelerator.unwrap_model(self.model), inputs)
-        rollouts["equals_answer"] = self.clean_answers.compare(answers, rollouts)
-        if self.args.log_consistency_metrics:
-            rollouts |= self._padded("answer", answers, "right")
-        return rollouts
-
-    def _padded(self, name: str, rows: list[list[int]], side: str) -> Rollouts:
-        batch = padded(name, rows, side, self._tokenizer.pad_token_id, self.pad_to_multiple_of)
-        return {part: tensor.to(self.accelerator.device) for part, tensor in batch.items()}
-
-    def _tokenize_prompts(self, prompts: list[list[int]]) -> tuple[list[list[int]], None, dict[str, Any]]:
-        return prompts, None, {}  # already token ids
-
-    def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> list[list[int]]:
-        engine = self.rollout_engine
-        with self._seconds.sampling(self.model.training):
-            step = self.state.global_step
-            if self._ahead is not None and self.model.training:
-                completion_ids, self._engine_log_probs = self._ahead(
-                    prompt_ids, step, self._longest, self._next_prompts
-                )
-            elif engine is not None:
-                completion_ids, self._engine_log_probs = engine(prompt_ids, step, self._longest)
-            else:
-                completion_ids = self._generate_here(prompt_ids, *args, **kwargs)
-        self._seconds.count(completion_ids, engine.other_seconds if engine is not None else 0.0)
-        for name, value in (self._seconds.report | (engine.report if engine is not None else {})).items():
-            self._metrics["train" if self.model.training else "eval"][name].append(value)
-        return completion_ids
-
-    def _generate_here(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> list[list[int]]:
-        """Samples rollouts with `model.generate`, as many at a time as `rollout_batch_size` says."""
-        size = self.args.rollout_batch_size or max(len(prompt_ids), 1)
-        if not is_sharded(self.accelerator) and reads_padding(self.model):
-            size = 1
-        completions: list[list[int]] = []
-        self.generation_config.max_new_tokens = self._longest
-        with (
-            evaluating(self.model),  # the policy is sampled without dropout
-            mixed_precision(self.accelerator),
-            self.rollout_loss.sharing.in_generation(self.model),
-            own_options(self.model, self.generation_config),
-            explained_sampling("the student"),
-        ):
-            for start in range(0, len(prompt_ids), size):
-                completions += super()._generate_single_turn(prompt_ids[start : start + size], *args, **kwargs)
-        return completions
-
-    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
-        metrics = self._metrics["train"]
-        ended = len(metrics.get("step_time", []))
-        loss = super().training_step(*args, **kwargs)
-        for seconds in metrics.get("step_time", [])[ended:]:  # of an optimizer step that this one ended
-            metrics["training_seconds"].append(self._seconds.training(seconds))
-        return loss
-
-    def _track_num_input_tokens(self, inputs: Any) -> None:
-        """Does nothing: TRL's trainer counts the tokens of rollouts, which are not sampled yet."""
-
-    def _next_length(self) -> int:
-        """Returns the longest rollout of the next batch."""
-        if not self.model.training or self.args.completion_length_schedule is None:
-            return self.args.max_completion_length
-        length = self.horizon(self.state.global_step)
-        self._metrics["train"]["completions/horizon"].append(length)
-        return length
-
-    def _split(self, rollouts: Rollouts) -> list[Rollouts]:
-        """Returns micro-batches, each with its optimizer step's number of compared tokens on all processes."""
-        accumulation = self.args.gradient_accumulation_steps
-        batches = split_tensor_dict(rollouts, self.args.steps_per_generation)
-        counts = torch.stack([batch["loss_mask"].sum() for batch in batches]).view(-1, accumulation).sum(1)
-        global_counts = self.accelerator.gather(counts[None]).sum(0)
-        self._has_compared = bool(self._has_compared) or bool(global_counts.any())
-        for index, batch in enumerate(batches):
-            batch["num_items_in_batch"] = global_counts[index // accumulation]
-            if self.args.loss_type == "policy_gradient" and self.args.is_off_policy:
-                with torch.no_grad():
-                    batch["sampling_log_probs"] = self._call_wrapped(
-                        self.model_wrapped, self.rollout_loss.log_probs, batch
-                    )
-        return batches
-
-    # The loss
-
-    def compute_loss(
-        self,
-        model: nn.Module,
-        inputs: Rollouts,
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | int | None = None,
-    ) -> Any:
-        losses = self._compare(model, inputs)
-        self.horizon.add(self.rollout_loss.divergence, inputs)
-        self._meter.add(losses | self._watch(inputs), inputs["is_anchor"])
-        # DDP averages the gradients over the processes.
-        scale = self.accelerator.num_processes / inputs["num_items_in_batch"].clamp(min=1)
-        loss = losses["loss"].sums.sum() * scale
-        if "aux_loss" in losses:
-            # Mean over gradient accumulation, as in GRPO
-            aux_loss = losses["aux_loss"].sums[0] / self.current_gradient_accumulation_steps
-            loss = loss + self.router_aux_loss_coef * aux_loss
-        return (loss, None) if return_outputs else loss
-
-    def _compare(self, model: nn.Module, inputs: Rollouts) -> dict[str, RowLosses]:
-        mode = "train" if self.model.training else "eval"
-        losses = self._call_wrapped(model, self.rollout_loss, inputs)
-        if "engine_log_probs" in inputs:
-            self._mismatch.add(mode, self._metrics[mode], inputs["loss_mask"], self.rollout_loss.log_ratio)
-        self._tables[mode].add(inputs, self.rollout_loss.divergence)
-        return losses
-
-    def _watch(self, inputs: Rollouts) -> dict[str, RowLosses]:
-        """Returns logged quantities of rollouts."""
-        equals = inputs["equals_answer"]
-        return {
-            "completions/compared_ratio": RowLosses(inputs["loss_mask"].sum(1), inputs["completion_mask"].sum(1)),
-            "completions/equal_to_clean_ratio": RowLosses((equals == 1).long(), (equals >= 0).long()),
-        }
-
-    # Training, evaluation and logs
-
-    def _make_metrics(self, reference: Reference) -> None:
+    def _make_rollout_loss(self, model: Any) -> RolloutLoss:
         args = self.args
-        self.clean_answers = CleanAnswers(args, reference, self.accelerator, self._tokenizer, self.eos_token_ids)
+        check_reference_options(self)
+        reference = self._make_reference(model)
+        self.add_callback(StartReference(reference, self.accelerator))
+        self.router_aux_loss_coef = router_coefficient(self.model)
+        has_metrics = args.log_consistency_metrics
+        return RolloutLoss(
+            args,
+            reference,
+            # The cache runs the backbone twice for some batches only, but sharded processes must run it equally often.
+            not is_sharded(self.accelerator),
+            balances_routers=self.router_aux_loss_coef != 0,
+            pair_metrics=PairMetrics(self.model, reference, self._tokenizer.pad_token_id) if has_metrics else None,
+        )
+
+    def _make_reference(self, model: Any) -> Reference:
+        if self.ref_model is None:
+            return self._freeze_reference(model)
+        check_sharding(self, adapter_off=True)  # a `ref_model` does not share the student's weights
+        self.ref_model = load_reference_model(self.ref_model, self)
+        return GivenReference(self.ref_model, self.accelerator)
+
+    @property
+    def _reference(self) -> Reference:
+        return self.rollout_loss.reference
+
+    def _make_engine(self) -> RolloutEngine:
+        return RolloutEngine(
+            self.model,
+            self.accelerator,
+            self.processing_class,
+            self.args,
+            list(self.eos_token_ids),
+            is_on_others=lambda: self.model.training and trains_on_others(self.optimizer),
+        )
+
+    def _make_metrics(self) -> None:
+        args = self.args
+        self.clean_answers = CleanAnswers(args, self._reference, self.accelerator, self._tokenizer, self.eos_token_ids)
         self._mismatch = EngineMismatch(args, self.accelerator)
         self._seconds = StepSeconds()
         self._ends = list(self.eos_token_ids)
         self.log_completions = False  # disables the parent's table, which lacks divergences
         self._tables = {mode: RolloutTable(args, self._tokenizer) for mode in ("train", "eval")}
+
+    # Checks and preparation
+
+    def _check_options(self, model: Any, args: Any, peft_config: Any, quantization_config: Any) -> None:
+        if isinstance(peft_config, PromptLearningConfig):
+            raise ConsistencyError(
+                f"`peft_config` is a learned prompt ({peft_config.peft_type}), which the comparison of the two prompts does "
+                "not see. Use an adapter of the weights, such as LoRA."
+            )
+        check_vllm_options(model, args, peft_config)
+        if isinstance(self.ref_model, str):
+            check_reference_files(self.ref_model, args.trust_remote_code)
+        elif self.ref_model is not None:
+            check_separate(self.ref_model, model)
+
+    def _check_template(self, processing_class: Any, args: Any, datasets: dict[str, AnyDataset]) -> bool:
+        can_render = super()._check_template(processing_class, args, datasets)
+        name = "" if self.ref_model is None else id_of(self.ref_model)
+        if isinstance(self.ref_model, str) or is_here(name):
+            check_same_tokens(processing_class, "ref_model", name, trust_remote_code=args.trust_remote_code)
+        return can_render
+
+    def _check_size(self, dataset: AnyDataset, args: Any) -> None:
+        check_batches(dataset, args)
+
+    def _render(self, dataset: AnyDataset, processing_class: Any, args: Any, name: str) -> AnyDataset:
+        dataset = prepare_pairs(
+            dataset,
+            processing_class,
+            name,
+            chat_template_kwargs=args.chat_template_kwargs,
+            max_length=args.max_length,
+            max_completion_length=args.max_completion_length,
+            overlong=args.overlong,
+            always_generates=True,
+            vocab_size=self._vocab_size,
+            context=self._context,
+            thinking_markers=tuple(args.thinking_markers),
+        )
+        if args.use_vllm and args.vllm_max_model_length is not None and isinstance(dataset, Dataset):
+            check_room(args.vllm_max_model_length, dataset["perturbed_ids"], args.max_completion_length)
+        return dataset
+
+    # Training, evaluation and logs
 
     def _training(self) -> AbstractContextManager:
         return without_dropout(self.model) if self.args.disable_dropout else nullcontext()
@@ -521,6 +514,17 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
             raise ConsistencyError(
                 f"No token of any rollout was compared, so that nothing was learned. {NOTHING_COMPARED}"
             )
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        metrics = self._metrics["train"]
+        ended = len(metrics.get("step_time", []))
+        loss = super().training_step(*args, **kwargs)
+        for seconds in metrics.get("step_time", [])[ended:]:  # of an optimizer step that this one ended
+            metrics["training_seconds"].append(self._seconds.training(seconds))
+        return loss
+
+    def _track_num_input_tokens(self, inputs: Any) -> None:
+        """Does nothing: TRL's trainer counts the tokens of rollouts, which are not sampled yet."""
 
     def _save_rng_state(self, output_dir: str) -> None:
         """Also saves the rollouts that still have optimizer steps to come."""
