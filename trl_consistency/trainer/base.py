@@ -1,13 +1,10 @@
-"""The base class of both trainers: checks, data, anchors, training, checkpoints and the model card."""
+"""The base class of both trainers: checks, data, anchors and training."""
 
 import math
-import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
@@ -32,15 +29,13 @@ from ..data.pairs import AnyDataset
 from ..data.prepare import is_prepared, shared_variables
 from ..data.rendering import ProcessingClass, check_same_tokens, load_processing_class
 from ..data.repeated_stream import Passes, SamePass
-from ..data.trained_pairs import digests_of, read_digests, write_digests
+from ..data.trained_pairs import read_digests
 from ..errors import ConsistencyError
-from ..files import write_bytes, write_text
 from ..generation.model_identity import weights_digest
 from ..generation.targets import Engine
 from ..log import get_logger
 from ..losses.meter import LossMeter
 from ..models.adapter_checks import check_adapter_is_on, check_own_adapters
-from ..models.adapter_state import loading_in_own_dtype
 from ..models.checks import check_model, config_of, context_of
 from ..models.finite_weights import check_base
 from ..models.fused_lora import fuse_adapters
@@ -59,12 +54,12 @@ from ..weight_files import is_here
 from .callbacks.dose import DoseCheck
 from .callbacks.evaluation import warn_of_unused_guard
 from .callbacks.finiteness import FinitenessGuard
-from .card.facts import base_revision, build_card, describe_data, describe_left_out
+from .card.facts import describe_data, describe_left_out
 from .card.weights import describe_weights
 from .evaluated_sets import EvaluatedSets
 from .evaluation import EvaluationMixin
 from .run.base_model import find_changed_config, is_another_base
-from .run.best_checkpoint import check_best_checkpoint, missed_best, warn_of_choice
+from .run.best_checkpoint import missed_best, warn_of_choice
 from .run.checks import (
     check_delay,
     check_evaluation,
@@ -85,7 +80,6 @@ from .run.output_checks import (
     check_not_data_folder,
     check_not_model_folder,
     check_output_dir,
-    other_page,
 )
 from .run.overrides import warn_of_overrides
 from .run.own_optimizer import take_evaluated_weights
@@ -94,6 +88,7 @@ from .run.resumption import RunRecord
 from .run.run_lock import command_lock
 from .run.snapshot import Snapshot
 from .run.trained_rows import warn_of_trained_rows
+from .saving import SavingMixin
 
 
 if TYPE_CHECKING:
@@ -118,7 +113,7 @@ class PreparedData:
     anchor_dataset: AnyDataset | None
 
 
-class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
+class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
     """
     Base class of [`ConsistencyTrainer`] and [`OnPolicyConsistencyTrainer`].
 
@@ -142,7 +137,6 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
     has_guard = False  # whether a `ConsistencyEvalCallback` was made for this trainer
     has_trained = False  # whether `train` was called before
     has_ended = False  # whether the last training was not broken off
-    _saved_in: frozenset[str] = frozenset()  # folders that got the weights since the last training began
     _epoch = 0  # the number of the epoch in training, from 0; a callback may end an epoch early
     _has_cut_epochs = False  # whether a callback ended one of this run early
     _mixture: AnchorMixture | None = None  # of streamed pairs with anchors
@@ -199,10 +193,6 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
     def _answering_engine(self, max_tokens: int) -> Engine | None:
         """Returns what answers for the policy greedily, with at most `max_tokens`, instead of `model.generate`, if anything does."""
         return None
-
-    def _card_facts(self) -> dict[str, str]:
-        """Returns what the model card states about the training."""
-        raise NotImplementedError
 
     # Checks and preparation
 
@@ -533,95 +523,3 @@ class PairTrainer(EvaluationMixin, PushMixin, _Trainer):
         would lack.
         """
         return "loss" in logs or "total_flos" in logs  # `evaluate` may log a `train_loss`, too
-
-    # Checkpoints and the model card
-
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        self._check_reference()
-        with self.checkpoints.writing(trial):
-            super()._save_checkpoint(model, trial)
-        self.finiteness.last_checkpoint = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
-
-    def _save_rng_state(self, output_dir: str) -> None:
-        super()._save_rng_state(output_dir)
-        self.checkpoints.note_files(output_dir)
-
-    def _load_best_model(self) -> None:
-        if self.args.should_save:
-            check_best_checkpoint(self)
-        take_evaluated_weights(self.optimizer)  # which would be put into the loaded ones later
-        with loading_in_own_dtype(self.model):
-            super()._load_best_model()
-
-    def _load_from_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        with loading_in_own_dtype(self.model):
-            super()._load_from_checkpoint(*args, **kwargs)
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        self.run_record.load_optimizer(checkpoint, super()._load_optimizer_and_scheduler)
-
-    def _load_callback_state(self) -> None:
-        self.run_record.load_callbacks(super()._load_callback_state)
-
-    @OwnState.kept
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """
-        Like [`~transformers.Trainer.save_model`], with the model card. In another folder than `args.output_dir`, a README.md that is
-        no model's card is kept, with a warning, and no card is written.
-        """
-        folder = output_dir or self.args.output_dir
-        take_evaluated_weights(self.optimizer)
-        self.finiteness.check_before_saving()
-        self.snapshot.check_adapter()
-        if self.args.should_save:
-            check_adapter_folder(folder, is_peft_model(self.model))
-        if is_peft_model(self.model):
-            for config in self.model.peft_config.values():  # PEFT loads the base model at this revision
-                config.revision = base_revision(self) or config.revision
-        page = other_page(folder)  # PEFT would write into it
-        super().save_model(output_dir, _internal_call)
-        if not self.args.should_save:
-            return
-        self._saved_in |= {os.path.realpath(folder)}
-        if self.has_trained or self.is_in_train:
-            write_digests(folder, np.unique(np.concatenate([self._trained_digests, *self._earlier_digests])))
-        if page is None:
-            self._write_card(folder)
-        else:
-            write_bytes(Path(folder) / "README.md", page)
-            logger.warning(
-                f"{folder} has a README.md that is no model's card. It was kept, and no card was written there. Rename it, and call "
-                "`save_model` again."
-            )
-
-    @cached_property
-    def _trained_digests(self) -> np.ndarray:
-        """The digests of all pairs and anchors that are trained on, but for streams, which are never read as a whole."""
-        found = [
-            digests_of(rows, are_anchors=name == "anchor_dataset")
-            for name, rows in self.recorded_data.items()
-            if isinstance(rows, Dataset)
-        ]
-        return np.concatenate(found) if found else np.array([], dtype=np.uint64)
-
-    @OwnState.kept
-    def create_model_card(
-        self, model_name: str | None = None, dataset_name: str | None = None, tags: str | list[str] | None = None
-    ) -> None:
-        """
-        Writes the model card to `args.output_dir`. Arguments as in [`~trl.SFTTrainer`]. A folder that holds the weights of an earlier
-        training keeps their card, with a warning, until `save_model` has replaced them.
-        """
-        folder = self.args.output_dir
-        if not self.is_world_process_zero():
-            return
-        if os.path.realpath(folder) not in self._saved_in and any(Path(folder).glob("*.safetensors")):
-            logger.warning_once(
-                f"{folder} holds the weights of an earlier training. Its card stays until `save_model` replaces them."
-            )
-            return
-        self._write_card(folder, model_name, dataset_name, tags)
-
-    def _write_card(self, folder: str, model_name: Any = None, dataset_name: Any = None, tags: Any = None) -> None:
-        card = build_card(self, self._card_facts(), model_name, dataset_name, tags)
-        write_text(Path(folder) / "README.md", str(card))
