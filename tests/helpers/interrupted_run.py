@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -12,8 +13,9 @@ from transformers import TrainerCallback
 from tests.helpers.distributions import allow_fsdp_on_cpu, check_wrapper, trained_weights
 from tests.helpers.distributions import options as distribution
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
-from tests.helpers.on_policy import make_on_policy_config
+from tests.helpers.on_policy import make_on_policy_config, weights
 from trl_consistency import ConsistencyError, ConsistencyTrainer, OnPolicyConsistencyTrainer
+from trl_consistency.trainer.run.interruption import read_manifest
 from trl_consistency.upstream import end_run
 
 
@@ -64,6 +66,20 @@ def make_trainer(method, directory, **options):
     )
 
 
+def step_of(checkpoint):
+    return int(Path(checkpoint).name.removeprefix("checkpoint-"))
+
+
+def last_step(directory):
+    """Of the last whole checkpoint, 0 without one."""
+    steps = [0]
+    for checkpoint in Path(directory).glob("checkpoint-*"):
+        with suppress(ConsistencyError):
+            read_manifest(checkpoint)
+            steps.append(step_of(checkpoint))
+    return max(steps)
+
+
 def train(method, directory, **options):
     """Goes on where there is a checkpoint, as a script that is started again and again; leaves the weights at the end."""
     torch.set_num_threads(1)
@@ -75,8 +91,7 @@ def train(method, directory, **options):
             raise
         trainer.train()
     assert trainer.state.global_step == STEPS
-    weights = torch.cat([p.detach().flatten() for p in trainer.model.parameters() if p.requires_grad])
-    torch.save(weights, Path(directory) / "unfinished")
+    torch.save(weights(trainer.model), Path(directory) / "unfinished")
     os.replace(Path(directory) / "unfinished", Path(directory) / "weights.pt")
 
 
@@ -122,9 +137,9 @@ def main(directory, model, stops, resumes):
         end_run(trainer)
         raise
     check_wrapper(trainer)
-    weights = trained_weights(trainer)
+    trained = trained_weights(trainer)
     if trainer.accelerator.is_main_process:
-        torch.save(weights, Path(directory) / "weights.pt")
+        torch.save(trained, Path(directory) / "weights.pt")
     end_run(trainer)
 
 
