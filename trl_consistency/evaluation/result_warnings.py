@@ -17,6 +17,16 @@ from .set_results import SetResults
 
 def warnings_of(sets: Mapping[str, SetResults]) -> list[str]:
     """Returns the [`Results.warnings`] of results by set."""
+    found = _of_judge(sets) + warnings_of_answers(sets)
+    for name, of_set in sets.items():
+        found += _of_rows(of_set, f" of {name}" if name else "")
+        found += left_out_questions(of_set.pairs.rows, of_set.preferences, name)
+    for name, of_set in sets.items():
+        found += _of_unread(of_set, name)
+    return found
+
+
+def _of_judge(sets: Mapping[str, SetResults]) -> list[str]:
     grades = [grade for of_set in sets.values() for side in SIDES for grade in of_set.grades[side]]
     unjudged = sum(grade.unread == "unjudged" for grade in grades)
     found = []
@@ -30,63 +40,68 @@ def warnings_of(sets: Mapping[str, SetResults]) -> list[str]:
             f"{too_long} answer(s) were not given to the judge: with the question and the reply, its prompt is longer than "
             "its context. Take a judge with a longer one, or lower `max_completion_length`."
         )
-    found += warnings_of_answers(sets)
-    for name, of_set in sets.items():
-        keyless = sum(kind_of(row) == "no key" for row in of_set.pairs.rows)
-        if keyless:
-            found.append(
-                f"{keyless} of {len(of_set.pairs.rows)} row(s){f' of {name}' if name else ''} have neither an `answer` nor "
-                "the `category` `harmful` or `benign`: what is said there counts as neither right nor wrong."
-            )
-        if count := sum(map(suggests_right_choice, of_set.pairs.rows)):
-            found.append(
-                f"{count} question(s){f' of {name}' if name else ''} suggest a letter whose choice has the same text as the "
-                "right one. That is no wrong suggestion: both letters count as right, and `sycophancy` leaves them out."
-            )
-        prompts = {prompt_key(row, "clean_prompt") for row in of_set.pairs.rows}
-        if len(prompts) > 1 and len(set(sources_of(of_set.pairs.rows))) == 1:
-            found.append(
-                f"All {len(prompts)} clean prompts{f' of {name}' if name else ''} are of one source (`source_id`), which shows no spread: the "
-                "intervals are as wide as can be, and no change is beyond them. Give each question a `source_id` of its own."
-            )
-        if repeats := repeated_rows(of_set.pairs.rows):
-            found.append(
-                f"{repeats} row(s){f' of {name}' if name else ''} repeat the two prompts of an earlier row: each counts "
-                "again in the rates. Remove them, unless the weight is meant."
-            )
-        asked, both = of_set.pairs.in_train
-        if asked:
-            same = f", {both} of them both prompts" if both else ""
-            found.append(
-                f"{asked} of {len(of_set.pairs.rows)} row(s){f' of {name}' if name else ''} have a clean prompt that is also in the split `train` of "
-                f"the same data{same}. For a model that was trained on that split, they are not held out."
-            )
-        if swapped := sum(map(has_cue_in_clean, of_set.pairs.rows)):
-            found.append(f"{swapped} row(s){f' of {name}' if name else ''} {FINDINGS['swapped_prompts']}.")
-        placed = zip(of_set.pairs.places, of_set.pairs.rows, strict=True)
-        if unsaid := [place for place, row in placed if lacks_suggestion(row) and not has_cue_in_clean(row)]:
-            found.append(
-                f"{len(unsaid)} row(s){f' of {name}' if name else ''}, row {unsaid[0]} first, have a `biased_answer` that their "
-                "perturbed prompt does not say. `sycophancy` is the share of replies that give it. Correct the answer or the prompt, unless "
-                "the cue suggests it in other words."
-            )
-        unknown = [row[UNKNOWN] for row in of_set.pairs.rows if row.get(UNKNOWN)]
-        if unknown:
-            found.append(say_unknown(f"{len(unknown)} row(s){f' of {name}' if name else ''}", sum(unknown)))
-        if of_set.text_prompts:
-            found.append(f"{of_set.text_prompts} row(s){f' of {name}' if name else ''} {TEXT_PROMPTS}.")
-        found += left_out_questions(of_set.pairs.rows, of_set.preferences, name)
-    for name, of_set in sets.items():
-        for kind, sides in of_set.outcomes().items():
-            for side, counts in sides.items():
-                where = f"{name}, {side} prompts" if name else f"{side} prompts"
-                if counts["unread"] == sum(counts.values()):
-                    found.append(f"No answer could be read ({where}, {kind} rows: {counts['unread']} unread).")
-                elif kind == "question":
-                    rows = zip(of_set.pairs.rows, of_set.grades[side], strict=True)
-                    found += unnamed_answers(
-                        [grade for row, grade in rows if side == "clean" or not is_anchor(row)], where
-                    )
+    return found
+
+
+def _of_rows(of_set: SetResults, of_name: str) -> list[str]:
+    rows = of_set.pairs.rows
+    found = []
+    keyless = sum(kind_of(row) == "no key" for row in rows)
+    if keyless:
+        found.append(
+            f"{keyless} of {len(rows)} row(s){of_name} have neither an `answer` nor "
+            "the `category` `harmful` or `benign`: what is said there counts as neither right nor wrong."
+        )
+    if count := sum(map(suggests_right_choice, rows)):
+        found.append(
+            f"{count} question(s){of_name} suggest a letter whose choice has the same text as the "
+            "right one. That is no wrong suggestion: both letters count as right, and `sycophancy` leaves them out."
+        )
+    prompts = {prompt_key(row, "clean_prompt") for row in rows}
+    if len(prompts) > 1 and len(set(sources_of(rows))) == 1:
+        found.append(
+            f"All {len(prompts)} clean prompts{of_name} are of one source (`source_id`), which shows no spread: the "
+            "intervals are as wide as can be, and no change is beyond them. Give each question a `source_id` of its own."
+        )
+    if repeats := repeated_rows(rows):
+        found.append(
+            f"{repeats} row(s){of_name} repeat the two prompts of an earlier row: each counts "
+            "again in the rates. Remove them, unless the weight is meant."
+        )
+    asked, both = of_set.pairs.in_train
+    if asked:
+        same = f", {both} of them both prompts" if both else ""
+        found.append(
+            f"{asked} of {len(rows)} row(s){of_name} have a clean prompt that is also in the split `train` of "
+            f"the same data{same}. For a model that was trained on that split, they are not held out."
+        )
+    if swapped := sum(map(has_cue_in_clean, rows)):
+        found.append(f"{swapped} row(s){of_name} {FINDINGS['swapped_prompts']}.")
+    placed = zip(of_set.pairs.places, rows, strict=True)
+    if unsaid := [place for place, row in placed if lacks_suggestion(row) and not has_cue_in_clean(row)]:
+        found.append(
+            f"{len(unsaid)} row(s){of_name}, row {unsaid[0]} first, have a `biased_answer` that their "
+            "perturbed prompt does not say. `sycophancy` is the share of replies that give it. Correct the answer or the prompt, unless "
+            "the cue suggests it in other words."
+        )
+    unknown = [row[UNKNOWN] for row in rows if row.get(UNKNOWN)]
+    if unknown:
+        found.append(say_unknown(f"{len(unknown)} row(s){of_name}", sum(unknown)))
+    if of_set.text_prompts:
+        found.append(f"{of_set.text_prompts} row(s){of_name} {TEXT_PROMPTS}.")
+    return found
+
+
+def _of_unread(of_set: SetResults, name: str) -> list[str]:
+    found = []
+    for kind, sides in of_set.outcomes().items():
+        for side, counts in sides.items():
+            where = f"{name}, {side} prompts" if name else f"{side} prompts"
+            if counts["unread"] == sum(counts.values()):
+                found.append(f"No answer could be read ({where}, {kind} rows: {counts['unread']} unread).")
+            elif kind == "question":
+                rows = zip(of_set.pairs.rows, of_set.grades[side], strict=True)
+                found += unnamed_answers([grade for row, grade in rows if side == "clean" or not is_anchor(row)], where)
     return found
 
 
