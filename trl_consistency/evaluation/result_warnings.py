@@ -101,7 +101,9 @@ def _of_unread(of_set: SetResults, name: str) -> list[str]:
                 found.append(f"No answer could be read ({where}, {kind} rows: {counts['unread']} unread).")
             elif kind == "question":
                 rows = zip(of_set.pairs.rows, of_set.grades[side], strict=True)
-                found += unnamed_answers([grade for row, grade in rows if side == "clean" or not is_anchor(row)], where)
+                found += unnamed_answers(
+                    [grade for row, grade in rows if side == "clean" or not is_anchor(row)], where
+                )
     return found
 
 

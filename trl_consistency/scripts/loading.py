@@ -136,61 +136,7 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
             "`dataset_config` is given, but the data are `datasets`: give each of those its `name` instead."
         )
     if dataset_args.datasets:
-        dataset_args.streaming = streaming
-        names, fractions = zip(*((entry.path, entry.fraction) for entry in dataset_args.datasets), strict=True)
-        if streaming and (dataset_args.test_split_size or any(entry.fraction for entry in dataset_args.datasets)):
-            raise ConsistencyError(
-                "`test_split_size` and `fraction` need to know how many rows there are, which `streaming` does not tell. "
-                "Leave them out, or load the data without streaming."
-            )
-        if streaming and len(names) > 1:
-            logger.warning(
-                f"`datasets` are streamed one after the other: training reads {names[0]} to its end first, and "
-                "`max_steps` may end before the others. Load them without streaming, or mix them in one file, if that is not meant."
-            )
-        if all(entry.fraction == 0 for entry in dataset_args.datasets):
-            raise ConsistencyError("`fraction` is 0 for all `datasets`, which leaves no row: raise it for one.")
-        for entry in dataset_args.datasets:
-            if entry.fraction is not None and not (math.isfinite(entry.fraction) and entry.fraction >= 0):
-                raise ConsistencyError(
-                    f"`fraction` must be a finite number of at least 0, got {entry.fraction} for {entry.path}."
-                )
-            extension = os.path.splitext(entry.path)[1]
-            check_json(entry.path)
-            if extension in FILE_TYPES:  # a file, as in `dataset_name`
-                for key in ("data_files", "data_dir", "name"):
-                    if getattr(entry, key) is not None:
-                        raise ConsistencyError(
-                            f"`{key}` is {getattr(entry, key)}, but {entry.path} is a file: name the one or the other."
-                        )
-                if "://" not in entry.path:
-                    check_data_file(entry.path)
-                # URLs may contain `?`.
-                pattern = escape(entry.path) if os.path.isfile(entry.path) else entry.path
-                entry.path, entry.data_files = FILE_TYPES[extension], pattern
-            check_data_folder(entry.path)
-            folder = os.path.join(entry.path, entry.data_dir) if entry.data_dir else entry.path
-            if not (entry.name or entry.data_files) and (files := split_files(folder)):
-                entry.path, entry.data_dir, entry.data_files = builder_of(files), None, patterns_of(files)
-        if len(fractions) == 1 and fractions[0] not in (None, 1):
-            raise ConsistencyError(
-                f"`fraction` is {fractions[0]:g}, a share of the mixture, and `datasets` names one data set, which is all of it. Leave it out."
-            )
-        try:
-            sources = [(entry.path, entry.data_dir, entry.data_files) for entry in dataset_args.datasets]
-            test_size, dataset_args.test_split_size = dataset_args.test_split_size, None
-            with cached_by_content(*([] if streaming else sources)), texts_as_written() as loaded:
-                mixture = get_dataset(dataset_args)
-        except ConsistencyError:
-            raise
-        except LOADING_ERRORS as error:
-            reason = one_line(error.__cause__ or error)
-            if "can't be aligned" in reason:
-                reason = f"a column has other types in one of them than in another. Write all in one format ({reason})"
-            raise ConsistencyError(f"`datasets` cannot be loaded: {reason}") from None
-        if any(fractions):
-            _tell_left_out(fractions, names, loaded)
-        return mixture if test_size is None else _split_off_test(mixture["train"], test_size)
+        return _load_mixture(dataset_args, streaming)
     if dataset_args.test_split_size is not None:
         raise ConsistencyError(
             "`test_split_size` is for `datasets`. List the file there in place of `dataset_name`, or leave it out."
@@ -204,6 +150,69 @@ def load_pairs(script_args: ConsistencyScriptArguments, dataset_args: DatasetMix
             return splits
         return IterableDatasetDict({split: rows.to_iterable_dataset() for split, rows in splits.items()})
     return _load_named(name, script_args.dataset_config, streaming)
+
+
+def _load_mixture(mixture: DatasetMixtureConfig, streaming: bool) -> Any:
+    mixture.streaming = streaming
+    names, fractions = zip(*((entry.path, entry.fraction) for entry in mixture.datasets), strict=True)
+    if streaming and (mixture.test_split_size or any(entry.fraction for entry in mixture.datasets)):
+        raise ConsistencyError(
+            "`test_split_size` and `fraction` need to know how many rows there are, which `streaming` does not tell. "
+            "Leave them out, or load the data without streaming."
+        )
+    if streaming and len(names) > 1:
+        logger.warning(
+            f"`datasets` are streamed one after the other: training reads {names[0]} to its end first, and "
+            "`max_steps` may end before the others. Load them without streaming, or mix them in one file, if that is not meant."
+        )
+    if all(entry.fraction == 0 for entry in mixture.datasets):
+        raise ConsistencyError("`fraction` is 0 for all `datasets`, which leaves no row: raise it for one.")
+    for entry in mixture.datasets:
+        if entry.fraction is not None and not (math.isfinite(entry.fraction) and entry.fraction >= 0):
+            raise ConsistencyError(
+                f"`fraction` must be a finite number of at least 0, got {entry.fraction} for {entry.path}."
+            )
+        _find_files(entry)
+    if len(fractions) == 1 and fractions[0] not in (None, 1):
+        raise ConsistencyError(
+            f"`fraction` is {fractions[0]:g}, a share of the mixture, and `datasets` names one data set, which is all of it. Leave it out."
+        )
+    try:
+        sources = [(entry.path, entry.data_dir, entry.data_files) for entry in mixture.datasets]
+        test_size, mixture.test_split_size = mixture.test_split_size, None
+        with cached_by_content(*([] if streaming else sources)), texts_as_written() as loaded:
+            splits = get_dataset(mixture)
+    except ConsistencyError:
+        raise
+    except LOADING_ERRORS as error:
+        reason = one_line(error.__cause__ or error)
+        if "can't be aligned" in reason:
+            reason = f"a column has other types in one of them than in another. Write all in one format ({reason})"
+        raise ConsistencyError(f"`datasets` cannot be loaded: {reason}") from None
+    if any(fractions):
+        _tell_left_out(fractions, names, loaded)
+    return splits if test_size is None else _split_off_test(splits["train"], test_size)
+
+
+def _find_files(entry: Any) -> None:
+    """Has an entry of a mixture that is a file, or a folder of files, name these files and what reads them."""
+    extension = os.path.splitext(entry.path)[1]
+    check_json(entry.path)
+    if extension in FILE_TYPES:  # a file, as in `dataset_name`
+        for key in ("data_files", "data_dir", "name"):
+            if getattr(entry, key) is not None:
+                raise ConsistencyError(
+                    f"`{key}` is {getattr(entry, key)}, but {entry.path} is a file: name the one or the other."
+                )
+        if "://" not in entry.path:
+            check_data_file(entry.path)
+        # URLs may contain `?`.
+        pattern = escape(entry.path) if os.path.isfile(entry.path) else entry.path
+        entry.path, entry.data_files = FILE_TYPES[extension], pattern
+    check_data_folder(entry.path)
+    folder = os.path.join(entry.path, entry.data_dir) if entry.data_dir else entry.path
+    if not (entry.name or entry.data_files) and (files := split_files(folder)):
+        entry.path, entry.data_dir, entry.data_files = builder_of(files), None, patterns_of(files)
 
 
 def _tell_left_out(fractions: Sequence[float], names: Sequence[str], loaded: Sequence[Any]) -> None:
