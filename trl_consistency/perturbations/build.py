@@ -238,15 +238,7 @@ def build_pairs(
     """
     perturbations = [perturbations] if isinstance(perturbations, str) else perturbations
     chosen = find_perturbations(perturbations)
-    if not 0 <= test_share < 1:
-        raise ConsistencyError(f"`test_share` must be at least 0 and less than 1, got {test_share}.")
-    if pairs_per_source is not None and (not isinstance(pairs_per_source, Integral) or pairs_per_source < 1):
-        raise ConsistencyError(f"`pairs_per_source` must be a whole number of at least 1, got {pairs_per_source}.")
-    check_choice("wrong_answer", wrong_answer, get_args(WrongAnswer))
-    check_choice("faulty_rows", faulty_rows, ("error", "drop"))
-    for position in positions:
-        if position not in POSITIONS:
-            raise ConsistencyError(f"`positions`: {position!r} is not one of {', '.join(POSITIONS)}.")
+    _check_options(pairs_per_source, test_share, wrong_answer, positions, faulty_rows)
     wrapped = [steps for steps in chosen if any(step.family == "jailbreak" for step in steps)]
     if benign_controls and not wrapped:
         raise ConsistencyError(
@@ -265,36 +257,18 @@ def build_pairs(
     for name in perturbations:  # members of a family may lack something: they are reported at the end
         _check_columns([steps for steps in chosen if name == _name(steps)], columns, chat, wrong_answer)
     report = BuildReport() if report is None else report
-    make = _PairMaker(pairs_per_source, wrong_answer, positions, seed, report)
-    answers: dict[int, str] = {}
-    spellings = Spellings()
     suggests = any(step.suggests == "wrong" for steps in chosen for step in steps)
+    reader = _Reader(columns, known, chat, instruction, wrong_answer if suggests else None, report)
     splits = _Splits(test_share, report)
-    read: set[int] = set()
-    numbers: set[str] = set()  # answers that name a choice by its index
-    beyond = 0  # answers that are the number of choices
+    make = _PairMaker(pairs_per_source, wrong_answer, positions, seed, report)
 
     def all_pairs() -> Iterator[tuple[str, Row]]:
-        nonlocal beyond
         for index, row in enumerate(chain([first], rows)):
             report.sources += 1
             report.without.update(column for column in columns.read if column not in row)
             try:
-                _check_known(row, known)
-                source = read_source(row, columns, chat, instruction)
-                given = str(row.get(columns.answer or "")).strip().removesuffix(".0")
-                if given.isdecimal() and source.choices and given not in source.choices:
-                    numbers.add(given)
-                key = hash((repr((source.history, source.turns)), source.question, source.choices))
-                right = _right_text(source)
-                if right and answers.get(key, right) != right:
-                    raise ConsistencyError("an earlier row asks the same and has another answer: one of them is wrong")
-                suggested = possible_suggestions(source, wrong_answer) if suggests else ()
-                _check_spelling(source, suggested, spellings, index)
-                if right:  # of a row that is kept
-                    answers[key] = right
+                source = reader.read(row, index)
             except ConsistencyError as error:
-                beyond += isinstance(error, BeyondChoicesError)
                 report.num_faulty += 1
                 if len(report.faulty) < MAX_REPORTED:
                     report.faulty.append((index, str(error)))
@@ -306,28 +280,89 @@ def build_pairs(
             is_test = splits.is_test(source)
             if is_test is None:
                 continue
-            report.prefilled += bool(source.turns) and source.turns[-1]["role"] == "assistant"
-            report.swapped += _is_question(right) and not _is_question(source.question)
-            report.of_several_lines += "\n" in source.answer
-            passes_over = suggests and wrong_answer != "given" and len(source.wrong_answers) > 1
-            report.passed_over += passes_over and bool(source.choices and source.given_wrong_answer)
-            report.doubled += (same := hash(repr(source))) in read
-            read.add(same)
+            reader.count(source)
             if not (report.faulty and faulty_rows == "error"):
                 yield from make(source, chosen, is_test)
         if faulty_rows == "error":
             report_faults(report.faulty, "dataset_name", is_cut=report.num_faulty > MAX_REPORTED)
-        if beyond and numbers and "0" not in numbers:
-            raise ConsistencyError(
-                f"`{columns.answer}` seems to count the choices from 1: in {beyond} row(s) it is the number of choices, and in none 0. Here, "
-                "a number counts from 0, and all other rows would have a wrong right answer. Give letters."
-            )
+        reader.check_numbers()
         if benign_controls:
             for source, is_test in _benign_sources(columns, chat, instruction or ""):
                 if test_share or not is_test:
                     yield from make(source, wrapped, is_test)
 
     return all_pairs()
+
+
+def _check_options(
+    pairs_per_source: int | None, test_share: float, wrong_answer: str, positions: Sequence[str], faulty_rows: str
+) -> None:
+    if not 0 <= test_share < 1:
+        raise ConsistencyError(f"`test_share` must be at least 0 and less than 1, got {test_share}.")
+    if pairs_per_source is not None and (not isinstance(pairs_per_source, Integral) or pairs_per_source < 1):
+        raise ConsistencyError(f"`pairs_per_source` must be a whole number of at least 1, got {pairs_per_source}.")
+    check_choice("wrong_answer", wrong_answer, get_args(WrongAnswer))
+    check_choice("faulty_rows", faulty_rows, ("error", "drop"))
+    for position in positions:
+        if position not in POSITIONS:
+            raise ConsistencyError(f"`positions`: {position!r} is not one of {', '.join(POSITIONS)}.")
+
+
+@dataclass
+class _Reader:
+    """Reads the sources of rows, and compares each with the rows before it."""
+
+    columns: Columns
+    known: Sequence[str] | None
+    chat: bool
+    instruction: str | None
+    suggests: WrongAnswer | None  # None if no wrong answer is suggested
+    report: BuildReport
+    answers: dict[int, str] = field(default_factory=dict)
+    spellings: Spellings = field(default_factory=Spellings)
+    seen: set[int] = field(default_factory=set)
+    numbers: set[str] = field(default_factory=set)  # answers that name a choice by its index
+    beyond: int = 0  # answers that are the number of choices
+
+    def read(self, row: Mapping[str, Any], index: int) -> Source:
+        """Returns the source of a row. Raises [`ConsistencyError`] for a faulty row."""
+        _check_known(row, self.known)
+        try:
+            source = read_source(row, self.columns, self.chat, self.instruction)
+        except BeyondChoicesError:
+            self.beyond += 1
+            raise
+        given = str(row.get(self.columns.answer or "")).strip().removesuffix(".0")
+        if given.isdecimal() and source.choices and given not in source.choices:
+            self.numbers.add(given)
+        key = hash((repr((source.history, source.turns)), source.question, source.choices))
+        right = _right_text(source)
+        if right and self.answers.get(key, right) != right:
+            raise ConsistencyError("an earlier row asks the same and has another answer: one of them is wrong")
+        suggested = () if self.suggests is None else possible_suggestions(source, self.suggests)
+        _check_spelling(source, suggested, self.spellings, index)
+        if right:  # of a row that is kept
+            self.answers[key] = right
+        return source
+
+    def count(self, source: Source) -> None:
+        """Counts in the report what may not be meant."""
+        report = self.report
+        report.prefilled += bool(source.turns) and source.turns[-1]["role"] == "assistant"
+        report.swapped += _is_question(_right_text(source)) and not _is_question(source.question)
+        report.of_several_lines += "\n" in source.answer
+        passes_over = self.suggests not in (None, "given") and len(source.wrong_answers) > 1
+        report.passed_over += passes_over and bool(source.choices and source.given_wrong_answer)
+        report.doubled += (same := hash(repr(source))) in self.seen
+        self.seen.add(same)
+
+    def check_numbers(self) -> None:
+        """Raises [`ConsistencyError`] if right answers seem to count the choices from 1."""
+        if self.beyond and self.numbers and "0" not in self.numbers:
+            raise ConsistencyError(
+                f"`{self.columns.answer}` seems to count the choices from 1: in {self.beyond} row(s) it is the number of choices, and in none "
+                "0. Here, a number counts from 0, and all other rows would have a wrong right answer. Give letters."
+            )
 
 
 def _check_known(row: Mapping[str, Any], known: Sequence[str] | None) -> None:
