@@ -5,7 +5,7 @@ It calls what the trainers call, but for what depends on the values of tensors: 
 says, and where positions of tokens are looked up, they are known here.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -151,12 +151,12 @@ def _rollouts(setup: Setup) -> KnownBatch:
 def _without_memory(batch: KnownBatch) -> KnownBatch:
     """Returns the batch for the tensors of the context, and its packed form."""
 
-    def fake(tensors: Any) -> list[Tensor]:
-        return [torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in vars(tensors).values()]
+    def fake(tensors: Iterable[Tensor]) -> list[Tensor]:
+        return [torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in tensors]
 
-    *ids, packing = (value for value in vars(batch).values())
-    found = KnownBatch(*(torch.zeros(tensor.shape, dtype=tensor.dtype) for tensor in ids))
-    found.packing = Packing(*fake(packing))
+    *ids, packing = vars(batch).values()
+    found = KnownBatch(*fake(ids))
+    found.packing = Packing(*fake(vars(packing).values()))
     return found
 
 
