@@ -209,23 +209,7 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
     ) -> PreparedData:
         """Checks everything that can be checked before weights load, and tokenizes all rows."""
         model_id = id_of(model)
-        forget_other_precision(args)
-        if not isinstance(model, str) and all(shard_of(of) is of for of in model.parameters()):
-            take_out_autocast(model)  # before TRL's trainer puts a forward of its own around it
-        check_extras(args, quantization_config)
-        check_shared_batches(args)
-        if args.accelerator_config.dispatch_batches is None:
-            # Otherwise one process concatenates the batches of a stream for all, which have different widths.
-            args.accelerator_config.dispatch_batches = False
-        # PEFT writes the names of this model's layers into it.
-        self._peft_config = peft_config = deepcopy(peft_config)
-        self._check_options(model, args, peft_config, quantization_config)
-        self._vocab_size = check_model(model, args, peft_config, quantization_config)
-        self._context = context_of(config_of(model, args))
-        self.changed_config = find_changed_config(model, peft_config)
-        self.is_loaded_by_name = isinstance(model, str)
-        self._used_models = (model_id, getattr(self, "ref_model", None))
-        self._check_folder(args)
+        self._check_model(model, args, peft_config, quantization_config)
         check_evaluation(args, eval_dataset)
         datasets = checked_datasets(args, train_dataset, eval_dataset, anchor_dataset, self._check_dataset)
         pairs = datasets["train_dataset"]
@@ -258,6 +242,26 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         return PreparedData(
             processing_class, datasets["train_dataset"], like(eval_dataset, datasets), datasets.get("anchor_dataset")
         )
+
+    def _check_model(self, model: Any, args: Any, peft_config: Any, quantization_config: Any) -> None:
+        """Checks the options, the model's files and the folder that a training writes to."""
+        forget_other_precision(args)
+        if not isinstance(model, str) and all(shard_of(of) is of for of in model.parameters()):
+            take_out_autocast(model)  # before TRL's trainer puts a forward of its own around it
+        check_extras(args, quantization_config)
+        check_shared_batches(args)
+        if args.accelerator_config.dispatch_batches is None:
+            # Otherwise one process concatenates the batches of a stream for all, which have different widths.
+            args.accelerator_config.dispatch_batches = False
+        # PEFT writes the names of this model's layers into it.
+        self._peft_config = peft_config = deepcopy(peft_config)
+        self._check_options(model, args, peft_config, quantization_config)
+        self._vocab_size = check_model(model, args, peft_config, quantization_config)
+        self._context = context_of(config_of(model, args))
+        self.changed_config = find_changed_config(model, peft_config)
+        self.is_loaded_by_name = isinstance(model, str)
+        self._used_models = (id_of(model), getattr(self, "ref_model", None))
+        self._check_folder(args)
 
     def _check_folder(self, args: Any) -> None:
         """Checks the folder that a training writes to."""
@@ -380,22 +384,7 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
             [`ConsistencyError`]: If the checkpoint belongs to another run, the optimizer or the schedule cannot be made, the
                 model was changed since the trainer was made, or a loss, gradient or weight is not finite.
         """
-        if resume_from_checkpoint is None:
-            resume_from_checkpoint = self.args.resume_from_checkpoint
-        self.snapshot.check()
-        if self.args.output_dir != self._checked_dir:
-            self._check_folder(self.args)
-        check_trainable(self.model)
-        if is_peft_model(self.model):  # A whole model is saved as it is; its reference was frozen before.
-            check_weights_unchanged(self)
-            if not is_sharded(self.accelerator):
-                check_own_adapters(self.model)
-        # It was assigned, or taken away, since the trainer was made or has trained.
-        if self.optimizer is not self._used_optimizer:
-            self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
-        names = [resume_changed] if isinstance(resume_changed, str) else resume_changed
-        checkpoint = check_training_options(self, resume_from_checkpoint, names)
-        warn_of_unused_guard(self)
+        checkpoint = self._check_training(resume_from_checkpoint, resume_changed)
         self._take_out_other_precision()
         with command_lock(self.args.output_dir, self.accelerator), self._training():
             given = held_by(self.optimizer) if self._is_given_optimizer else None
@@ -429,6 +418,28 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         self._after_training()
         self._check_reference()
         return result._replace(training_loss=result.metrics["train_loss"])  # as it was logged
+
+    def _check_training(
+        self, resume_from_checkpoint: str | bool | None, resume_changed: str | Sequence[str]
+    ) -> str | None:
+        """Checks what may have changed since the trainer was made. Returns the checkpoint to resume from, if any."""
+        if resume_from_checkpoint is None:
+            resume_from_checkpoint = self.args.resume_from_checkpoint
+        self.snapshot.check()
+        if self.args.output_dir != self._checked_dir:
+            self._check_folder(self.args)
+        check_trainable(self.model)
+        if is_peft_model(self.model):  # A whole model is saved as it is; its reference was frozen before.
+            check_weights_unchanged(self)
+            if not is_sharded(self.accelerator):
+                check_own_adapters(self.model)
+        # It was assigned, or taken away, since the trainer was made or has trained.
+        if self.optimizer is not self._used_optimizer:
+            self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
+        names = [resume_changed] if isinstance(resume_changed, str) else resume_changed
+        checkpoint = check_training_options(self, resume_from_checkpoint, names)
+        warn_of_unused_guard(self)
+        return checkpoint
 
     def _take_out_other_precision(self) -> None:
         """Takes another precision out of the model: a trainer of that precision may have trained it since."""
