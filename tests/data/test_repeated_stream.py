@@ -7,10 +7,9 @@ import pytest
 import torch
 from datasets import Dataset
 
-from tests.helpers import on_policy as on_policy
-from tests.helpers import paired as paired
+from tests.helpers import on_policy, paired
 from tests.helpers.models import make_model, make_pairs
-from tests.helpers.paired import losses
+from tests.helpers.runs import losses, weights
 from trl_consistency import ConsistencyError, InvalidPairsError
 from trl_consistency.data.repeated_stream import RepeatedStream, SamePass
 from trl_consistency.scripts import consistency, on_policy_consistency
@@ -44,7 +43,7 @@ def resumed_and_whole(tmp_path, make, **options):
         trainer = make(tmp_path, make_pairs(8).to_iterable_dataset(), **options)
         trainer.train(resume_from_checkpoint=checkpoint)
         assert trainer.state.global_step == 6
-        trained.append(on_policy.weights(trainer.model))
+        trained.append(weights(trainer.model))
     return trained
 
 

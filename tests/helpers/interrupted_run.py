@@ -13,7 +13,8 @@ from transformers import TrainerCallback
 from tests.helpers.distributions import allow_fsdp_on_cpu, check_wrapper, trained_weights
 from tests.helpers.distributions import options as distribution
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
-from tests.helpers.on_policy import make_on_policy_config, weights
+from tests.helpers.on_policy import make_on_policy_config
+from tests.helpers.runs import weights
 from trl_consistency import ConsistencyError, ConsistencyTrainer, OnPolicyConsistencyTrainer
 from trl_consistency.trainer.run.interruption import read_manifest
 from trl_consistency.upstream import end_run

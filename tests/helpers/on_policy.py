@@ -8,11 +8,9 @@ import torch.nn.functional as F
 from peft import LoraConfig
 
 from tests.helpers.models import QUIET, make_model, make_pairs, make_tokenizer
+from tests.helpers.runs import LORA
 from trl_consistency import OnPolicyConsistencyConfig, OnPolicyConsistencyTrainer
 from trl_consistency.data.rendering import render_prompt
-
-
-LORA = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "target_modules": "all-linear"}
 
 
 END = 2
@@ -94,14 +92,6 @@ def naive_divergence(p_logits, q_logits, beta, temperature):
         torch.stack([p + torch.log(torch.tensor(1 - beta)), q + torch.log(torch.tensor(beta))]), 0
     )
     return beta * kl(q, mixture) + (1 - beta) * kl(p, mixture)
-
-
-def losses(trainer):
-    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-
-
-def weights(model):
-    return torch.cat([p.detach().flatten() for p in model.parameters() if p.requires_grad])
 
 
 def moved(model, seed=1, scale=0.05):

@@ -5,10 +5,8 @@ import torch.nn.functional as F
 from peft import LoraConfig
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.runs import LORA
 from trl_consistency import ConsistencyTrainer
-
-
-LORA = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "target_modules": "all-linear"}
 
 
 def make_trainer(tmp_path, pairs=None, model=None, lora=False, eval_dataset=None, anchor_dataset=None, **options):
@@ -24,10 +22,6 @@ def make_trainer(tmp_path, pairs=None, model=None, lora=False, eval_dataset=None
     )
 
 
-def losses(trainer):
-    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-
-
 def generate_greedily(model, tokenizer, ids, tokens=8):
     output = model.eval().generate(
         torch.tensor([ids]),
@@ -37,11 +31,6 @@ def generate_greedily(model, tokenizer, ids, tokens=8):
         eos_token_id=tokenizer.eos_token_id,
     )
     return output[0, len(ids) :].tolist()
-
-
-def trained_weights(trainer):
-    trainer.train()
-    return torch.cat([p.detach().flatten() for p in trainer.model.parameters() if p.requires_grad])
 
 
 def oracle(model, rows):

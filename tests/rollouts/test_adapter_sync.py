@@ -11,8 +11,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 from tests.helpers.models import make_model, make_tokenizer
-from tests.helpers.on_policy import LORA, make_on_policy_config, moved, uneven_pairs
+from tests.helpers.on_policy import make_on_policy_config, moved, uneven_pairs
 from tests.helpers.optimizers import Apart
+from tests.helpers.runs import LORA
 from tests.helpers.vllm_stand_in import LLM, colocated, with_adapter  # noqa: F401
 from tests.rollouts.test_vllm_engine import adapted, bits, make_experts, make_llama, make_nf4, merged, mismatches
 from trl_consistency import ConsistencyError, OnPolicyConsistencyTrainer

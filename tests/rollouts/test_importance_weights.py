@@ -7,15 +7,9 @@ import pytest
 import torch
 
 from tests.helpers.models import make_model, make_tokenizer
-from tests.helpers.on_policy import (
-    answer,
-    likelihood,
-    losses,
-    moved,
-    replay,
-    uneven_pairs,
-)
+from tests.helpers.on_policy import answer, likelihood, moved, replay, uneven_pairs
 from tests.helpers.on_policy import make_trainer as plain_trainer
+from tests.helpers.runs import losses
 from tests.rollouts.test_vllm_engine import mismatches
 from trl_consistency.data.rendering import render_prompt
 

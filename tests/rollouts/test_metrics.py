@@ -7,7 +7,8 @@ from datasets import Dataset, concatenate_datasets
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
-from tests.helpers.on_policy import END, answer, make_trainer, moved, replay, uneven_pairs, weights
+from tests.helpers.on_policy import END, answer, make_trainer, moved, replay, uneven_pairs
+from tests.helpers.runs import weights
 from tests.passes.test_prefix_sharing import counted_tokens
 from trl_consistency import ConsistencyError, ConsistencyTrainer
 from trl_consistency.data.rendering import render_completion, render_prompt

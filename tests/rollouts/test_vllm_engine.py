@@ -27,12 +27,8 @@ from transformers import (
 from trl.generation.vllm_generation import VLLMGeneration
 
 from tests.helpers.models import make_model, make_tokenizer
-from tests.helpers.on_policy import (
-    LORA,
-    make_on_policy_config,
-    moved,
-    uneven_pairs,
-)
+from tests.helpers.on_policy import make_on_policy_config, moved, uneven_pairs
+from tests.helpers.runs import LORA
 from tests.helpers.vllm_stand_in import colocated, served  # noqa: F401
 from trl_consistency import ConsistencyError, OnPolicyConsistencyTrainer
 from trl_consistency.data.rendering import render_prompt

@@ -21,7 +21,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from tests.helpers.held_out import CONTROL, PAIRS
 from tests.helpers.models import make_config, make_pairs, make_tokenizer
-from tests.helpers.on_policy import LORA, make_on_policy_config, moved, uneven_pairs
+from tests.helpers.on_policy import make_on_policy_config, moved, uneven_pairs
+from tests.helpers.runs import LORA
 from tests.helpers.vllm_server import free_port, started, vllm_serve
 from tests.rollouts.test_adapter_sync import SENT
 from tests.rollouts.test_vllm_engine import bits, mismatches

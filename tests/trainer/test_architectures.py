@@ -15,6 +15,7 @@ from tests.helpers import on_policy, paired
 from tests.helpers.architectures import FOR_TEXTS, lora_targets, make, qwen3_5_with_vision
 from tests.helpers.models import make_config, make_pairs, make_tokenizer
 from tests.helpers.once import made_once
+from tests.helpers.runs import LORA, weights
 from tests.trainer.test_distributed import ON_POLICY, PAIRED, arguments_of, check_two_equal_one, launch, load_result
 from tests.trainer.test_qlora import NF4, linears
 from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
@@ -54,15 +55,15 @@ def test_resumed_run_equals_an_uninterrupted_one(tmp_path, kind, trainer):
     rows = 8 if trainer == "opct" else 4  # 4 pairs a step, each with 2 rollouts
     options = {"num_train_epochs": 2, "save_strategy": "steps", "save_steps": 1, "per_device_train_batch_size": rows}
     whole = make_trainer(kind, trainer, tmp_path, **options)
-    before = on_policy.weights(whole.model)
+    before = weights(whole.model)
     whole.train()
     steps = whole.state.global_step
-    assert (on_policy.weights(whole.model) - before).abs().max() > 1e-3
+    assert (weights(whole.model) - before).abs().max() > 1e-3
     for kill in {1, steps - 1}:
         resumed = make_trainer(kind, trainer, tmp_path, **options)
         resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{kill}"))
         assert resumed.state.global_step == steps
-        assert torch.equal(on_policy.weights(whole.model), on_policy.weights(resumed.model)), kill
+        assert torch.equal(weights(whole.model), weights(resumed.model)), kill
 
 
 @pytest.mark.long
@@ -76,9 +77,9 @@ def test_gradient_checkpointing_changes_nothing(tmp_path, kind, trainer):
         run = make_trainer(kind, trainer, tmp_path / str(checkpointing), **options)
         if trainer == "opct":
             on_policy.replay(run)
-        before = on_policy.weights(run.model)
+        before = weights(run.model)
         run.train()
-        trained.append(on_policy.weights(run.model))
+        trained.append(weights(run.model))
         assert (trained[-1] - before).abs().max() > 1e-3
     assert_close(*trained, rtol=1e-5, atol=1e-6)
 
@@ -159,7 +160,7 @@ def quantised(folder, model_dir, kind, method, **options):
         train_dataset=make_pairs(8),
         eval_dataset=make_pairs(4),
         quantization_config=BitsAndBytesConfig(**NF4),
-        peft_config=LoraConfig(**{**paired.LORA, "target_modules": lora_targets(kind)}),
+        peft_config=LoraConfig(**{**LORA, "target_modules": lora_targets(kind)}),
     )
 
 
@@ -172,15 +173,15 @@ def test_weights_in_4_bits(tmp_path, wide_dirs, kind, method):
     names = [name for name, module in plain.model.named_modules() if module in set(linears(plain.model))]
     assert any(LAYERS[kind] in name for name in names)
     packed = [(module, module.weight.data.clone()) for module in linears(plain.model)]
-    before = on_policy.weights(plain.model)
+    before = weights(plain.model)
     plain.train()  # checks the reference at its end, too
     assert all(torch.equal(module.weight.data, weight) for module, weight in packed)
-    assert (on_policy.weights(plain.model) - before).abs().max() > 1e-4
+    assert (weights(plain.model) - before).abs().max() > 1e-4
     evaluated = quantised(
         tmp_path / "evaluated", wide_dirs[kind], kind, method, eval_strategy="steps", eval_steps=2, eval_on_start=True
     )
     evaluated.train()
-    assert torch.equal(on_policy.weights(evaluated.model), on_policy.weights(plain.model))
+    assert torch.equal(weights(evaluated.model), weights(plain.model))
 
 
 # The recipes of Qwen3.5, whose checkpoints hold a vision tower too

@@ -9,7 +9,8 @@ from transformers import LlamaForCausalLM, TrainingArguments
 from trl import SFTConfig, SFTTrainer
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
-from tests.helpers.paired import LORA, losses, make_trainer, oracle, trained_weights
+from tests.helpers.paired import make_trainer, oracle
+from tests.helpers.runs import LORA, losses, trained_weights
 from trl_consistency import (
     ConsistencyConfig,
     ConsistencyError,

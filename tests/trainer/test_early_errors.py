@@ -5,7 +5,8 @@ from datasets import Dataset
 from peft import LoraConfig, PeftModel, get_peft_model
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
-from tests.helpers.paired import LORA, make_trainer
+from tests.helpers.paired import make_trainer
+from tests.helpers.runs import LORA
 from trl_consistency import ConsistencyError, ConsistencyTrainer, InvalidPairsError
 
 

@@ -10,7 +10,8 @@ from peft import LoraConfig, get_peft_model
 from trl import SFTConfig, SFTTrainer
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
-from tests.helpers.paired import LORA, losses, make_trainer, oracle, trained_weights
+from tests.helpers.paired import make_trainer, oracle
+from tests.helpers.runs import LORA, losses, trained_weights
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.losses import supervised
 from trl_consistency.objectives import divergence

@@ -5,7 +5,8 @@ import torch
 from peft import LoraConfig
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
-from tests.helpers.on_policy import LORA, losses, make_on_policy_config, replay, uneven_pairs, weights
+from tests.helpers.on_policy import make_on_policy_config, replay, uneven_pairs
+from tests.helpers.runs import LORA, losses, weights
 from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
 from trl_consistency.evaluation import AnswerOptions, evaluate
 from trl_consistency.evaluation.answers.generate import generate_ids

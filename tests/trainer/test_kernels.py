@@ -8,10 +8,9 @@ import torch
 from transformers import PreTrainedModel
 from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP, Qwen3RMSNorm
 
-from tests.helpers import on_policy as on_policy
-from tests.helpers import paired as paired
+from tests.helpers import on_policy, paired
 from tests.helpers.models import make_model, make_pairs
-from tests.helpers.paired import losses
+from tests.helpers.runs import losses
 from trl_consistency import ConsistencyConfig, ConsistencyError, ConsistencyTrainer
 from trl_consistency.trainer.run import checks
 

@@ -6,7 +6,8 @@ from transformers import TrainerCallback
 
 from tests.helpers import on_policy
 from tests.helpers.models import make_pairs
-from tests.helpers.paired import losses, make_trainer
+from tests.helpers.paired import make_trainer
+from tests.helpers.runs import losses
 
 
 def test_eval_metrics_do_not_leak_into_the_training_log(tmp_path):

@@ -9,10 +9,9 @@ import torch
 from datasets import Dataset
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from tests.helpers import on_policy as on_policy
-from tests.helpers import paired as paired
+from tests.helpers import on_policy, paired
 from tests.helpers.models import make_tokenizer
-from tests.helpers.paired import losses
+from tests.helpers.runs import losses, weights
 from trl_consistency.passes import capture
 
 
@@ -54,7 +53,7 @@ def one_step(tmp_path, objective, tokens, rows=2, **options):
     assert max(map(len, trainer.train_dataset["perturbed_ids"])) == tokens
     on_policy.moved(trainer.model, scale=0.01)
     trainer.train()
-    return losses(trainer)[0], on_policy.weights(trainer.model)
+    return losses(trainer)[0], weights(trainer.model)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

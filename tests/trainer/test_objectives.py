@@ -9,12 +9,12 @@ from transformers import TrainerCallback
 from tests.helpers.architectures import MULTIMODAL, SHAPE, make
 from tests.helpers.models import CHATML, make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.processors import TextProcessor
+from tests.helpers.runs import LORA, trained_weights
 from tests.helpers.spoiled import SpoilWeights
 from trl_consistency import ConsistencyError, ConsistencyTrainer, InvalidPairsError
 from trl_consistency.trainer import consistency_trainer, target_maker
 
 
-LORA = {"r": 4, "lora_alpha": 8, "lora_dropout": 0.0, "target_modules": "all-linear"}
 ALL = ["bct", "kl", "act", "attct", "mlpct"]
 
 
@@ -39,11 +39,6 @@ def make_trainer(tmp_path, method, pairs=None, model=None, lora=True, eval_datas
     )
 
 
-def trained(trainer, **kwargs):
-    trainer.train(**kwargs)
-    return torch.cat([p.detach().flatten() for p in trainer.model.parameters() if p.requires_grad])
-
-
 def logged(trainer, key):
     return [entry[key] for entry in trainer.state.log_history if key in entry]
 
@@ -62,7 +57,7 @@ def test_one_batch_of_eight_equals_eight_of_one(tmp_path, method):
         tmp_path / "8", method, per_device_train_batch_size=1, gradient_accumulation_steps=8, **options
     )
     start = torch.cat([p.detach().flatten() for p in together.model.parameters() if p.requires_grad])
-    weights, others = trained(together), trained(one_by_one)
+    weights, others = trained_weights(together), trained_weights(one_by_one)
     assert (weights - start).abs().max() > 1e-4
     assert torch.allclose(weights, others, atol=1e-6)
     for key in ("loss", "anchor_share", *(f"{name}_loss" for name in method)):
@@ -74,7 +69,7 @@ def test_one_batch_of_eight_equals_eight_of_one(tmp_path, method):
 @pytest.mark.parametrize("method", [["act"], ALL])
 def test_gradient_checkpointing_changes_nothing(tmp_path, method, lora):
     results = [
-        trained(make_trainer(tmp_path / str(on), method, lora=lora, max_steps=3, gradient_checkpointing=on))
+        trained_weights(make_trainer(tmp_path / str(on), method, lora=lora, max_steps=3, gradient_checkpointing=on))
         for on in (False, True)
     ]
     assert torch.allclose(*results, atol=1e-6)
@@ -83,10 +78,10 @@ def test_gradient_checkpointing_changes_nothing(tmp_path, method, lora):
 @pytest.mark.parametrize("lora", [True, False])
 def test_resumed_equals_uninterrupted(tmp_path, lora):
     options = {"method": ["act", "kl"], "lora": lora, "optim": "adamw_torch", "max_steps": 6, "anchor_ratio": 0.25}
-    whole = trained(make_trainer(tmp_path / "whole", save_strategy="steps", save_steps=2, **options))
+    whole = trained_weights(make_trainer(tmp_path / "whole", save_strategy="steps", save_steps=2, **options))
     checkpoint = str(tmp_path / "whole" / "checkpoint-2")
     resumed = make_trainer(tmp_path / "resumed", **options)
-    assert torch.equal(trained(resumed, resume_from_checkpoint=checkpoint), whole)
+    assert torch.equal(trained_weights(resumed, resume_from_checkpoint=checkpoint), whole)
 
 
 def test_mixed_precision(tmp_path):
@@ -110,7 +105,7 @@ def test_weights_scale_the_objectives(tmp_path):
 def test_bct_beside_others_is_bct(tmp_path):
     alone = make_trainer(tmp_path / "alone", ["bct"], max_steps=2, logging_steps=1)
     watched = make_trainer(tmp_path / "watched", ["bct"], max_steps=2, logging_steps=1, log_consistency_metrics=True)
-    assert torch.allclose(trained(alone), trained(watched), atol=1e-6)
+    assert torch.allclose(trained_weights(alone), trained_weights(watched), atol=1e-6)
     assert logged(watched, "bct_loss") == pytest.approx(logged(alone, "loss"), abs=1e-5)
 
 

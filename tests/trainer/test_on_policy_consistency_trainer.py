@@ -9,17 +9,15 @@ from transformers import GenerationConfig, RwkvConfig, RwkvForCausalLM, TrainerC
 
 from tests.helpers.models import make_model, make_pairs, make_tokenizer
 from tests.helpers.on_policy import (
-    LORA,
     likelihood,
-    losses,
     make_on_policy_config,
     make_trainer,
     moved,
     naive_loss,
     replay,
     uneven_pairs,
-    weights,
 )
+from tests.helpers.runs import LORA, losses, weights
 from trl_consistency import ConsistencyError, InvalidPairsError, OnPolicyConsistencyTrainer
 
 

@@ -7,17 +7,8 @@ import torch
 from transformers import TrainerCallback
 
 from tests.helpers.models import make_model, make_tokenizer
-from tests.helpers.on_policy import (
-    END,
-    answer,
-    losses,
-    make_trainer,
-    moved,
-    naive_loss,
-    replay,
-    uneven_pairs,
-    weights,
-)
+from tests.helpers.on_policy import END, answer, make_trainer, moved, naive_loss, replay, uneven_pairs
+from tests.helpers.runs import losses, weights
 from trl_consistency import ConsistencyError
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.losses import paired

@@ -8,16 +8,8 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3ForCausalLM, TrainerCallback
 
 from tests.helpers.models import make_model, make_tokenizer
-from tests.helpers.on_policy import (
-    LORA,
-    losses,
-    make_on_policy_config,
-    make_trainer,
-    moved,
-    naive_loss,
-    replay,
-    uneven_pairs,
-)
+from tests.helpers.on_policy import make_on_policy_config, make_trainer, moved, naive_loss, replay, uneven_pairs
+from tests.helpers.runs import LORA, losses
 from tests.helpers.spoiled import SpoilWeights
 from trl_consistency import ConsistencyError, OnPolicyConsistencyTrainer
 

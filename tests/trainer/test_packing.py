@@ -14,7 +14,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from tests.helpers.architectures import FOR_TEXTS, make
 from tests.helpers.distributions import make_sharp_model
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
-from tests.helpers.paired import losses, make_trainer
+from tests.helpers.paired import make_trainer
+from tests.helpers.runs import losses
 from trl_consistency import ConsistencyError, ConsistencyTrainer, InvalidPairsError
 from trl_consistency.passes import flat
 from trl_consistency.trainer.run.checks import check_padding_free_parallelism

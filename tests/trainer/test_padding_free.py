@@ -8,7 +8,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from tests.helpers.architectures import FOR_TEXTS, make
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
-from tests.helpers.paired import losses, make_trainer
+from tests.helpers.paired import make_trainer
+from tests.helpers.runs import losses
 from trl_consistency import ConsistencyError, ConsistencyTrainer
 from trl_consistency.passes import flat
 

@@ -9,7 +9,8 @@ from peft import IA3Config, LoraConfig, get_peft_model
 from transformers import TrainerCallback
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
-from tests.helpers.paired import LORA, make_trainer
+from tests.helpers.paired import make_trainer
+from tests.helpers.runs import LORA
 from trl_consistency import ConsistencyTrainer
 
 

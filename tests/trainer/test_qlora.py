@@ -8,7 +8,8 @@ from peft import LoraConfig, PeftModel
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Qwen3Config, Qwen3ForCausalLM
 
 from tests.helpers.models import make_config, make_pairs, make_tokenizer
-from tests.helpers.on_policy import LORA, make_on_policy_config
+from tests.helpers.on_policy import make_on_policy_config
+from tests.helpers.runs import LORA
 from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
 
 

@@ -17,7 +17,8 @@ from tests.helpers.models import (
     make_sentencepiece_tokenizer,
     make_tokenizer,
 )
-from tests.helpers.paired import LORA, generate_greedily, losses, make_trainer
+from tests.helpers.paired import generate_greedily, make_trainer
+from tests.helpers.runs import LORA, losses
 from trl_consistency import ConsistencyError, ConsistencyTrainer
 from trl_consistency.data.prepare import prepare_pairs
 

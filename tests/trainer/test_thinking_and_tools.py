@@ -11,7 +11,7 @@ from peft import LoraConfig
 
 from tests.helpers.models import CHATML, make_config, make_model, make_tokenizer
 from tests.helpers.on_policy import make_on_policy_config, moved, replay
-from tests.helpers.paired import LORA, losses
+from tests.helpers.runs import LORA, losses
 from trl_consistency import ConsistencyTrainer, InvalidPairsError, OnPolicyConsistencyTrainer
 from trl_consistency.evaluation.answers.generate import AnswerOptions, generate_ids
 

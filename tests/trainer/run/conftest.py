@@ -3,7 +3,7 @@ import time
 import pytest
 
 from tests.helpers.interrupted_run import STEPS, make_trainer
-from tests.helpers.on_policy import weights
+from tests.helpers.runs import weights
 
 
 @pytest.fixture(scope="session")

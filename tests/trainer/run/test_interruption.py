@@ -23,7 +23,7 @@ from transformers import TrainerCallback
 
 from tests.helpers.interrupted_run import METHODS, STEPS, Send, last_step, make_trainer, stop_one_of_two, train
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
-from tests.helpers.on_policy import weights
+from tests.helpers.runs import weights
 from trl_consistency import ConsistencyError, ConsistencyTrainer
 from trl_consistency.folder_lock import LOCK
 from trl_consistency.trainer.run import run_lock

@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 from tests.helpers.models import CHATML, make_config, make_model, make_pairs, make_tokenizer
-from tests.helpers.on_policy import make_on_policy_config, weights
+from tests.helpers.on_policy import make_on_policy_config
+from tests.helpers.runs import weights
 from trl_consistency import (
     ConsistencyError,
     ConsistencyTrainer,

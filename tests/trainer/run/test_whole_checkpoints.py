@@ -18,7 +18,7 @@ from transformers import trainer as transformers_trainer
 from transformers.trainer_callback import TrainerState
 
 from tests.helpers.interrupted_run import STEPS, last_step, make_trainer, step_of
-from tests.helpers.on_policy import weights
+from tests.helpers.runs import weights
 from trl_consistency import ConsistencyError
 from trl_consistency.trainer.run.interruption import _why_not_written, find_checkpoint, read_manifest, rows_per_step
 
