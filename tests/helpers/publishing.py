@@ -2,11 +2,13 @@
 
 import json
 
+import yaml
 from peft import LoraConfig, get_peft_model
 
 from tests.helpers.models import make_model, make_tokenizer
 from trl_consistency.publishing import Outcomes, Result
 from trl_consistency.publishing.figures import Figure
+from trl_consistency.publishing.page import prepare_page
 
 
 CARD = """---
@@ -70,3 +72,8 @@ def save_adapter(folder):
 def set_config(folder, **values):
     path = folder / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | values, indent=2))
+
+
+def read_card(folder, **options):
+    text = prepare_page(folder, "me/bct", **options)["README.md"].decode()
+    return text, yaml.safe_load(text.split("---")[1])
