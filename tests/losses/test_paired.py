@@ -1,6 +1,5 @@
 """The objectives on ragged batches against the definitions, pair by pair, on every architecture."""
 
-import copy
 from functools import partial
 
 import pytest
@@ -373,78 +372,6 @@ def test_equal_clean_prompts_share_one_reference_row(tmp_path):
     paired_loss(model, make_batch(make_rows()[1:4], args))
     handle.remove()
     assert sizes == [2, 3]
-
-
-# The reference
-
-
-def test_reference_runs_without_gradient_dropout_and_adapter_and_gives_the_student_back():
-    model = add_lora(make("llama")).train()
-    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    model.get_parameter(next(iter(before))).requires_grad_(False)
-    flags = [parameter.requires_grad for parameter in model.parameters()]
-    seen = []
-
-    def fail_inside():
-        with Reference(model, adapter_off=True).active(model) as frozen:
-            seen.extend([torch.is_grad_enabled(), frozen.training, frozen.get_model_status().enabled])
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fail_inside()
-    assert seen == [False, False, False]
-    assert model.training
-    assert [parameter.requires_grad for parameter in model.parameters()] == flags
-    assert model.get_model_status().enabled is True
-    for name, parameter in model.named_parameters():
-        assert torch.equal(parameter, before[name])
-
-
-@pytest.mark.parametrize("adapter", [False, True])
-def test_reference_of_what_trains_itself_is_its_initial_state(adapter):
-    model = add_lora(make("qwen3")) if adapter else make("qwen3")
-    initial = copy.deepcopy(model)
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(not adapter or "lora_" in name)
-    reference = Reference(model, adapter_off=False)
-    ids = torch.tensor([[5, 6, 7]])
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                parameter.add_(0.1)
-        expected, moved = initial(ids).logits, model(ids).logits
-        with reference.active(model) as frozen:
-            assert torch.equal(frozen(ids).logits, expected)
-        assert torch.equal(model(ids).logits, moved)
-    assert (moved - expected).abs().max() > 0.01
-    reference.check()
-
-
-@pytest.mark.parametrize("adapter_off", [False, True])
-def test_a_reference_that_changed_is_an_error(adapter_off):
-    model = add_lora(make("llama"))
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_("lora_" in name)
-    reference = Reference(model, adapter_off)
-    with torch.no_grad():
-        next(p for n, p in model.named_parameters() if "lora_B" in n).add_(1)
-    reference.check()
-    with torch.no_grad():
-        next(p for n, p in model.named_parameters() if "lora_" not in n).view(-1)[7].add_(1e-6)
-    with pytest.raises(ConsistencyError, match="weights of the reference have changed"):
-        reference.check()
-
-
-def test_a_weight_that_was_replaced_is_noticed():
-    """As PEFT replaces 4-bit weights when it merges an adapter."""
-    model = add_lora(make("llama"))
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_("lora_" in name)
-    reference = Reference(model, adapter_off=True)
-    embedding = model.get_input_embeddings()
-    embedding.weight = torch.nn.Parameter(embedding.weight + 1e-3, requires_grad=False)
-    with pytest.raises(ConsistencyError, match="weights of the reference have changed"):
-        reference.check()
 
 
 # What no objective reaches
