@@ -16,7 +16,7 @@ from trl.generation.vllm_generation import VLLMGeneration
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.vllm_stand_in import SamplingParams
 from trl_consistency import ConsistencyError, ConsistencyTrainer
-from trl_consistency.generation import vllm_engine as vllm_engine
+from trl_consistency.generation import vllm_engine
 
 
 class Engine:
