@@ -1,7 +1,8 @@
 """Named perturbations of questions, and the making of pairs from questions."""
 
 from . import awareness, jailbreak, surface, sycophancy  # noqa: F401  (they fill the registry)
-from .build import BuildReport, build_pairs
+from .build import build_pairs
+from .build_report import BuildReport
 from .columns import find_columns
 from .provenance import Provenance, draw, perturb
 from .registry import PERTURBATIONS, Cue, Perturbation, find_perturbations, perturbation

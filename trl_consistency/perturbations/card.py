@@ -11,7 +11,7 @@ import yaml
 from ..data.folders import tables_in
 from ..errors import ConsistencyError
 from ..pages import render
-from .build import BuildReport
+from .build_report import BuildReport
 from .registry import WORDING_SPLITS, find_perturbations
 
 

@@ -37,7 +37,8 @@ from ..files import whole_files
 from ..folder_lock import locked_folder
 from ..json_files import as_json
 from ..local_names import last_name, public_options
-from ..perturbations.build import BuildReport, build_pairs
+from ..perturbations.build import build_pairs
+from ..perturbations.build_report import BuildReport
 from ..perturbations.card import SPLITS, check_folder, configured_card, file_name, made_with, pairs_card
 from ..perturbations.columns import columns_of, find_columns
 from ..perturbations.draft import POSITIONS
