@@ -2,23 +2,21 @@
 
 from peft import LoraConfig
 
+from tests.helpers.by_method import trainer_of
 from tests.helpers.held_out import CONTROL, PAIRS, rate
-from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
-from tests.helpers.on_policy import make_on_policy_config
-from trl_consistency import ConsistencyEvalCallback, ConsistencyTrainer, OnPolicyConsistencyTrainer
+from tests.helpers.models import make_model, make_pairs, make_tokenizer
+from trl_consistency import ConsistencyEvalCallback
 from trl_consistency.evaluation import Estimate
 from trl_consistency.evaluation.rates.measures import harmonic_mean
 from trl_consistency.trainer.callbacks import evaluation as eval_callback
 
 
 def make_trainer(tmp_path, kind="bct", lora=False, eval_dataset=None, callbacks=(), anchor_dataset=None, **options):
-    make = make_on_policy_config if kind == "opct" else make_config
-    options = {"max_steps": 3, "logging_steps": 1} | options
-    if kind != "opct":
-        options["method"] = kind
-    return (OnPolicyConsistencyTrainer if kind == "opct" else ConsistencyTrainer)(
+    return trainer_of(
+        kind,
+        tmp_path,
         make_model(),
-        args=make(tmp_path, **options),
+        {"max_steps": 3, "logging_steps": 1} | options,
         train_dataset=make_pairs(8, completion=kind != "opct"),
         eval_dataset=eval_dataset,
         anchor_dataset=anchor_dataset,

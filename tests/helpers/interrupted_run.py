@@ -10,12 +10,12 @@ import torch
 from peft import LoraConfig
 from transformers import TrainerCallback
 
+from tests.helpers.by_method import trainer_of
 from tests.helpers.distributions import allow_fsdp_on_cpu, check_wrapper, trained_weights
 from tests.helpers.distributions import options as distribution
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
-from tests.helpers.on_policy import make_on_policy_config
 from tests.helpers.runs import weights
-from trl_consistency import ConsistencyError, ConsistencyTrainer, OnPolicyConsistencyTrainer
+from trl_consistency import ConsistencyError, ConsistencyTrainer
 from trl_consistency.trainer.run.interruption import read_manifest
 from trl_consistency.upstream import end_run
 
@@ -51,19 +51,17 @@ def make_trainer(method, directory, **options):
         **options,
     }
     if method == "opct":  # two steps on each batch of rollouts
-        return OnPolicyConsistencyTrainer(
-            model=model,
-            args=make_on_policy_config(directory, disable_dropout=False, steps_per_generation=2, **options),
-            train_dataset=make_pairs(12),
-            processing_class=make_tokenizer(),
-            peft_config=lora,
-        )
-    return ConsistencyTrainer(
-        model=model,
-        args=make_config(directory, method=method, target_batch_size=3, **options),
-        train_dataset=make_pairs(24, completion=False),
+        options |= {"disable_dropout": False, "steps_per_generation": 2}
+    else:
+        options["target_batch_size"] = 3
+    return trainer_of(
+        method,
+        directory,
+        model,
+        options,
+        train_dataset=make_pairs(12) if method == "opct" else make_pairs(24, completion=False),
         processing_class=make_tokenizer(),
-        peft_config=lora if method == "act" else None,
+        peft_config=None if method == "bct" else lora,
     )
 
 

@@ -13,7 +13,8 @@ from trl import get_peft_config
 
 from tests.helpers import on_policy, paired
 from tests.helpers.architectures import FOR_TEXTS, lora_targets, make, qwen3_5_with_vision
-from tests.helpers.models import make_config, make_pairs, make_tokenizer
+from tests.helpers.by_method import trainer_of
+from tests.helpers.models import make_pairs, make_tokenizer
 from tests.helpers.once import made_once
 from tests.helpers.runs import LORA, weights
 from tests.trainer.test_distributed import ON_POLICY, PAIRED, arguments_of, check_two_equal_one, launch, load_result
@@ -149,14 +150,11 @@ def wide_dirs(tmp_path_factory):
 
 def quantised(folder, model_dir, kind, method, **options):
     options = {"learning_rate": 5e-3, "max_steps": 4, "per_device_train_batch_size": 4, **options}
-    trainer, args = (
-        (OnPolicyConsistencyTrainer, on_policy.make_on_policy_config(folder, **options))
-        if method == "opct"
-        else (ConsistencyTrainer, make_config(folder, method=method, **options))
-    )
-    return trainer(
-        model=str(model_dir),
-        args=args,
+    return trainer_of(
+        method,
+        folder,
+        str(model_dir),
+        options,
         train_dataset=make_pairs(8),
         eval_dataset=make_pairs(4),
         quantization_config=BitsAndBytesConfig(**NF4),

@@ -4,10 +4,11 @@ import pytest
 import torch
 from peft import LoraConfig
 
+from tests.helpers.by_method import trainer_of
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
-from tests.helpers.on_policy import make_on_policy_config, replay, uneven_pairs
+from tests.helpers.on_policy import replay, uneven_pairs
 from tests.helpers.runs import LORA, losses, weights
-from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
+from trl_consistency import ConsistencyTrainer
 from trl_consistency.evaluation import AnswerOptions, evaluate
 from trl_consistency.evaluation.answers.generate import generate_ids
 from trl_consistency.passes.prefix_sharing import PrefixSharing
@@ -31,25 +32,18 @@ def make_trainer(folder, method, on_cpu, lora=True, **options):
         "per_device_train_batch_size": 4,
         **options,
     }
-    peft_config = LoraConfig(**LORA) if lora else None
-    if method.startswith("opct"):
-        if method.endswith("policy_gradient"):
-            options["loss_type"] = "policy_gradient"
-        trainer: OnPolicyConsistencyTrainer | ConsistencyTrainer = OnPolicyConsistencyTrainer(
-            model=model,
-            args=make_on_policy_config(folder, **options),
-            train_dataset=uneven_pairs(),
-            processing_class=make_tokenizer(),
-            peft_config=peft_config,
-        )
-    else:
-        trainer = ConsistencyTrainer(
-            model=model,
-            args=make_config(folder, method=method.split(), **options),
-            train_dataset=make_pairs(),
-            processing_class=make_tokenizer(),
-            peft_config=peft_config,
-        )
+    samples = method.startswith("opct")
+    if method.endswith("policy_gradient"):
+        options["loss_type"] = "policy_gradient"
+    trainer = trainer_of(
+        "opct" if samples else method.split(),
+        folder,
+        model,
+        options,
+        train_dataset=uneven_pairs() if samples else make_pairs(),
+        processing_class=make_tokenizer(),
+        peft_config=LoraConfig(**LORA) if lora else None,
+    )
     assert trainer.accelerator.device.type == ("cpu" if on_cpu else "cuda")
     return trainer
 

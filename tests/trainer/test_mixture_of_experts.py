@@ -8,6 +8,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import GptOssConfig, GptOssForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from tests.helpers.architectures import FOR_TEXTS, make
+from tests.helpers.by_method import trainer_of
 from tests.helpers.models import make_config, make_pairs, make_tokenizer
 from tests.helpers.on_policy import make_on_policy_config
 from trl_consistency import ConsistencyError, ConsistencyTrainer, OnPolicyConsistencyTrainer
@@ -53,9 +54,7 @@ def make_moe(kind="qwen3_moe", **options):
 def make_trainer(tmp_path, method, model, rows=8, **options):
     peft_config = options.pop("peft_config", None)
     arguments = {"train_dataset": make_pairs(rows), "processing_class": make_tokenizer(), "peft_config": peft_config}
-    if method == "opct":
-        return OnPolicyConsistencyTrainer(model, args=make_on_policy_config(tmp_path, **options), **arguments)
-    return ConsistencyTrainer(model, make_config(tmp_path, method=method, **options), **arguments)
+    return trainer_of(method, tmp_path, model, options, **arguments)
 
 
 # Adapters on the experts' weights

@@ -7,10 +7,9 @@ import torch
 from peft import LoraConfig, PeftModel
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Qwen3Config, Qwen3ForCausalLM
 
-from tests.helpers.models import make_config, make_pairs, make_tokenizer
-from tests.helpers.on_policy import make_on_policy_config
+from tests.helpers.by_method import trainer_of
+from tests.helpers.models import make_pairs, make_tokenizer
 from tests.helpers.runs import LORA
-from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
 
 
 pytestmark = pytest.mark.long
@@ -45,16 +44,13 @@ def on_cpu(request):
 def make_trainer(output_dir, model_dir, method, on_cpu, **options):
     sizes = {"per_device_train_batch_size": 4, "per_device_eval_batch_size": 4}
     options = {"use_cpu": on_cpu, "learning_rate": 5e-3, **sizes, **options}
-    if method.startswith("opct"):
-        loss_type = "policy_gradient" if method == "opct_policy_gradient" else "divergence"
-        trainer_class, args = OnPolicyConsistencyTrainer, make_on_policy_config(
-            output_dir, loss_type=loss_type, **options
-        )  # fmt: skip
-    else:
-        trainer_class, args = ConsistencyTrainer, make_config(output_dir, method=method, **options)
-    return trainer_class(
-        model=str(model_dir),
-        args=args,
+    if method == "opct_policy_gradient":
+        method, options["loss_type"] = "opct", "policy_gradient"
+    return trainer_of(
+        method,
+        output_dir,
+        str(model_dir),
+        options,
         train_dataset=make_pairs(8),
         eval_dataset=make_pairs(4),
         quantization_config=BitsAndBytesConfig(**NF4),

@@ -9,10 +9,11 @@ import trl
 from datasets import Dataset
 from peft import LoraConfig
 
+from tests.helpers.by_method import trainer_of
 from tests.helpers.models import CHATML, make_config, make_model, make_tokenizer
-from tests.helpers.on_policy import make_on_policy_config, moved, replay
+from tests.helpers.on_policy import moved, replay
 from tests.helpers.runs import LORA, losses
-from trl_consistency import ConsistencyTrainer, InvalidPairsError, OnPolicyConsistencyTrainer
+from trl_consistency import ConsistencyTrainer, InvalidPairsError
 from trl_consistency.evaluation.answers.generate import AnswerOptions, generate_ids
 
 
@@ -71,16 +72,18 @@ def tool_pairs():
 
 def make(tmp_path, tokenizer, pairs, objective, **options):
     options = {"max_steps": 2, "logging_steps": 1, "max_completion_length": 8, **options}
-    if objective == "opct":
-        args, kind = make_on_policy_config(tmp_path, **options), OnPolicyConsistencyTrainer
-    else:
-        args, kind = make_config(tmp_path, method=objective, **options), ConsistencyTrainer
     model = make_model()
     model.config.max_position_embeddings = 1024  # The templates' words about tools are many.
-    return kind(
-        model=model, args=args, train_dataset=pairs, eval_dataset=pairs.select([0, 1]),
-        processing_class=tokenizer, peft_config=LoraConfig(**LORA),
-    )  # fmt: skip
+    return trainer_of(
+        objective,
+        tmp_path,
+        model,
+        options,
+        train_dataset=pairs,
+        eval_dataset=pairs.select([0, 1]),
+        processing_class=tokenizer,
+        peft_config=LoraConfig(**LORA),
+    )
 
 
 OBJECTIVES = ["bct", "act", "opct"]

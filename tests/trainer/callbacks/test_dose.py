@@ -3,20 +3,12 @@ import torch
 from peft import LoraConfig
 from transformers import TrainerCallback
 
+from tests.helpers.by_method import trainer_of
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
-from tests.helpers.on_policy import make_on_policy_config
-from trl_consistency import ConsistencyError, ConsistencyTrainer, OnPolicyConsistencyTrainer
+from trl_consistency import ConsistencyError, ConsistencyTrainer
 from trl_consistency.evaluation.dose import measure_dose
 from trl_consistency.evaluation.grading.names import possible_answers
 from trl_consistency.trainer.callbacks import dose
-
-
-TRAINERS = {
-    "bct": ConsistencyTrainer,
-    "kl": ConsistencyTrainer,
-    "act": ConsistencyTrainer,
-    "opct": OnPolicyConsistencyTrainer,
-}
 
 
 class Tracker(TrainerCallback):
@@ -30,14 +22,12 @@ class Tracker(TrainerCallback):
 
 
 def trained(tmp_path, kind, lora=False, resume=None, model=None, **options):
-    make = make_on_policy_config if kind == "opct" else make_config
-    options = {"max_steps": 2, "logging_steps": 1, "anchor_ratio": 0.5} | options
-    if kind != "opct":
-        options["method"] = kind
     tracker = Tracker()
-    trainer = TRAINERS[kind](
+    trainer = trainer_of(
+        kind,
+        tmp_path,
         model or make_model(),
-        args=make(tmp_path, **options),
+        {"max_steps": 2, "logging_steps": 1, "anchor_ratio": 0.5} | options,
         train_dataset=make_pairs(8, completion=False),
         processing_class=make_tokenizer(),
         callbacks=[tracker],

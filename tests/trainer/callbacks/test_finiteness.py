@@ -9,9 +9,9 @@ from peft import LoraConfig
 from safetensors.torch import load_file, save_file
 from transformers import GenerationConfig, TrainerCallback
 
-from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
-from tests.helpers.on_policy import make_on_policy_config
-from trl_consistency import ConsistencyError, ConsistencyTrainer, OnPolicyConsistencyTrainer
+from tests.helpers.by_method import trainer_of
+from tests.helpers.models import make_model, make_pairs, make_tokenizer
+from trl_consistency import ConsistencyError
 from trl_consistency.finite import NotFiniteError, check_files, is_finite
 from trl_consistency.generation.targets import generate_targets
 from trl_consistency.models.loading import load_model
@@ -27,15 +27,15 @@ def make_trainer(directory, method="bct", lora=True, model=None, completion=True
         "per_device_train_batch_size": 4,
         **options,
     }
-    arguments = {
-        "model": model or make_model(),
-        "train_dataset": make_pairs(12, completion=completion),
-        "processing_class": make_tokenizer(),
-        "peft_config": LoraConfig(r=4, target_modules="all-linear") if lora else None,
-    }
-    if method == "opct":
-        return OnPolicyConsistencyTrainer(args=make_on_policy_config(directory, **options), **arguments)
-    return ConsistencyTrainer(args=make_config(directory, method=method, **options), **arguments)
+    return trainer_of(
+        method,
+        directory,
+        model or make_model(),
+        options,
+        train_dataset=make_pairs(12, completion=completion),
+        processing_class=make_tokenizer(),
+        peft_config=LoraConfig(r=4, target_modules="all-linear") if lora else None,
+    )
 
 
 @pytest.mark.long

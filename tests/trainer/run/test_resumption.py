@@ -10,14 +10,10 @@ from peft import LoraConfig
 from safetensors.torch import load_file
 from transformers import TrainerCallback
 
+from tests.helpers.by_method import trainer_of
 from tests.helpers.models import CHATML, make_config, make_model, make_pairs, make_tokenizer
-from tests.helpers.on_policy import make_on_policy_config
 from tests.helpers.runs import weights
-from trl_consistency import (
-    ConsistencyError,
-    ConsistencyTrainer,
-    OnPolicyConsistencyTrainer,
-)
+from trl_consistency import ConsistencyError, ConsistencyTrainer
 from trl_consistency.trainer.run.interruption import changed_file, read_manifest
 from trl_consistency.trainer.run.manifest import find_differences
 from trl_consistency.trainer.run.own_optimizer import describe_own_optimizer
@@ -33,6 +29,7 @@ def make_trainer(
     anchors=None,
     eval_dataset=None,
     end=None,
+    method="bct",
     **options,
 ):
     tokenizer = make_tokenizer(template)
@@ -43,21 +40,19 @@ def make_trainer(
         "logging_steps": 1,
         "max_steps": 4,
         "per_device_train_batch_size": 4,
-        "method": "bct",
         **options,
     }
-    arguments = {
-        "model": model or make_model(),
-        "train_dataset": make_pairs(12) if pairs is None else pairs,
-        "anchor_dataset": anchors,
-        "eval_dataset": eval_dataset,
-        "processing_class": tokenizer,
-        "peft_config": LoraConfig(r=4, lora_alpha=lora_alpha, target_modules="all-linear"),
-    }
-    if options["method"] == "opct":
-        del options["method"]
-        return OnPolicyConsistencyTrainer(args=make_on_policy_config(directory, **options), **arguments)
-    return ConsistencyTrainer(args=make_config(directory, **options), **arguments)
+    return trainer_of(
+        method,
+        directory,
+        model or make_model(),
+        options,
+        train_dataset=make_pairs(12) if pairs is None else pairs,
+        anchor_dataset=anchors,
+        eval_dataset=eval_dataset,
+        processing_class=tokenizer,
+        peft_config=LoraConfig(r=4, lora_alpha=lora_alpha, target_modules="all-linear"),
+    )
 
 
 BEGUN = {
