@@ -141,13 +141,13 @@ def _load(results: Results) -> str:
 
 
 def _sittings(results: Results) -> str:
-    """Says in which rows new processes took the second half of the turns, if in any."""
+    """Says in which rows new processes took a part of the turns, if in any."""
     rows = {name: row for name, row in results.items() if row.get("ratios") and name not in ENGINES}
-    shared_out = [f"`{name}`" for name, row in rows.items() if row.get("sittings") == 2]
+    shared_out = [f"`{name}`" for name, row in rows.items() if row.get("sittings")]
     if not shared_out:
         return ""
     where = "" if len(shared_out) == len(rows) else f"In {', '.join(shared_out)}, "
-    text = f"{where}new processes take the second half of the turns: one may be slower than the next for as long as it lives."
+    text = f"{where}new processes take over after half of the turns, or after each: one may be slower than the next for as long as it lives."
     return f"\n\n{text[0].upper()}{text[1:]}"
 
 

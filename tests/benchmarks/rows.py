@@ -37,7 +37,8 @@ class Made:
 class Row:
     """
     What is measured. The first rival is the one that others are compared with: ours. `needs` is a package without which
-    the row is left out. `note` is a paragraph below its table.
+    the row is left out. `note` is a paragraph below its table. If the row has a ratio, new processes take over for each of its
+    `sittings`.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Row:
     rivals: Callable[[Size], tuple[str, ...]]
     make: Callable[[str, Size, Turns], Made]
     most_turns: int = 100
+    sittings: int = 2
     needs: str | None = None
     note: str = ""
     clock: str = "cpu"  # by which rivals are compared, or "wall" if other processes do part of the work
@@ -201,7 +203,8 @@ ROWS = {
             "OPCT's whole step with its rollouts, against TRL's `DistillationTrainer` and its SDFT trainer",
             _rivals("ours", "TRL", "SDFT"),
             _training(training.on_policy),
-            most_turns=2,
+            most_turns=4,
+            sittings=4,
             note=f"{TEACHER} SDFT's teacher reads both prompts, one after the other.",
         ),
         Row(

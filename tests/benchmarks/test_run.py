@@ -120,7 +120,11 @@ def test_half_of_the_turns_are_taken_by_new_processes(monkeypatch):
     assert found["rivals"]["ours"]["peak"] == 3.0
     assert found["rivals"]["ours"]["profile"] == {"products": 1.0}
     assert found["ratios"]["whole model"]["each"] == [2.0, 2.0, 4 / 3]
-    assert page._sittings({"act_step": found}).startswith("\n\nNew processes take the second half")
+    assert page._sittings({"act_step": found}).startswith("\n\nNew processes take over after half")
+    made.clear()
+    found = run.measure_row(ROWS["opct_training"], replace(TINY, turns=3))
+    assert [len(of.turns) for of in made] == [2] * 9
+    assert found["sittings"] == 3
     before = {name: value for name, value in found.items() if name != "sittings"}
     assert page._sittings({"act_step": found, "bct_step": before}).startswith("\n\nIn `act_step`, new processes")
     assert page._sittings({"bct_step": before}) == ""
@@ -231,6 +235,14 @@ def test_a_row_keeps_the_ratio_of_every_turn(tmp_path, monkeypatch, capsys):
     assert row["took"] >= 0
     said = "tiny, 1 of 1: act_step ...\n    whole model: 3.50 times as long as ours\n"
     assert capsys.readouterr().out == said
+
+
+def test_a_processor_is_told_from_others_of_its_brand(tmp_path):
+    cpuinfo = tmp_path / "cpuinfo"
+    first = "processor : 0\nvendor_id : AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\n"
+    cpuinfo.write_text(f"{first}\n{first.replace('EPYC', 'other')}")
+    assert run.processor(cpuinfo) == "AMD EPYC (family 26, model 2)"
+    assert run.processor(tmp_path / "none")
 
 
 def test_spreads_are_compared_by_what_all_of_them_hold():
