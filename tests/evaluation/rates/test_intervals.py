@@ -156,6 +156,48 @@ def test_coverage(groups, rows, before, after, within):
         assert 0.93 <= count / 800 <= 0.99, (name, count)
 
 
+def of_sizes(sizes):
+    return [f"source {number}" for number, size in enumerate(sizes) for _ in range(size)]
+
+
+def test_the_variance_is_the_jackknifes():
+    """The mean of the other sources, for each that is left out."""
+    sizes, hits = [7, 1, 3, 2, 5], [6, 0, 2, 0, 1]
+    names = np.array(of_sizes(sizes))
+    outcomes = np.array([place < hit for size, hit in zip(sizes, hits, strict=True) for place in range(size)])
+    rate = outcomes.mean()
+    without = [outcomes[names != name].mean() for name in sorted({*names})]
+    variance = 4 / 5 * sum((of_others - rate) ** 2 for of_others in without)
+    equal = 18**2 / sum(size**2 for size in sizes)
+    found = estimate([Sample(outcomes.tolist(), names.tolist())])
+    assert found.interval == pytest.approx(wilson(rate, rate * (1 - rate) / variance, t.ppf(0.975, equal - 1)))
+    mean = estimate_mean(Values(outcomes.astype(float).tolist(), names.tolist()))
+    half = t.ppf(0.975, equal - 1) * math.sqrt(variance)
+    assert mean.interval == pytest.approx((rate - half, rate + half))
+
+
+def test_a_source_of_most_rows_counts_little_more_than_one():
+    """An interval of 900 rows of one question and 100 others was as narrow as that of 1,000 questions."""
+    names = of_sizes([900, *[1] * 100])
+    rest = [True, False] * 50
+    before, after = Sample([True] * 900 + rest, names), Sample([False] * 900 + rest, names)
+    change = estimate([before, after], lambda a, b: b - a, (-1.0, 1.0))
+    assert change.interval[0] < 0 < change.interval[1]
+    assert estimate([Sample([True] * 1000, names)]).interval[0] < 0.5
+    margins = estimate_mean(Values([1.0] * 900 + [1.0, -1.0] * 50, names))
+    assert margins.interval[0] < 0 < margins.interval[1]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("sizes", [[200, *[5] * 19], [100] * 3 + [2] * 30, [64, 32, 16, 8, 4, 2, 1, 1, 1, 1]])
+def test_coverage_of_unequal_sources(sizes):
+    rng = np.random.default_rng(0)
+    of_source = rng.normal(size=(400, len(sizes))).repeat(sizes, axis=1)
+    answers = np.sqrt(0.3) * of_source + np.sqrt(0.7) * rng.normal(size=of_source.shape) < norm.ppf(0.4)
+    found = [estimate([Sample(of_run, of_sizes(sizes))]).interval for of_run in answers.tolist()]
+    assert sum(low <= 0.4 <= high for low, high in found) / 400 >= 0.90
+
+
 def test_ignoring_sources_would_not_cover():
     """What the clustering is for: the simulation can fail."""
     rng = np.random.default_rng(0)

@@ -168,10 +168,11 @@ def estimate(
     """
     Estimates a function of rates from answers that are correlated within a source and across samples.
 
-    Each rate gets a Wilson interval at its effective sample size `p(1 - p) / v`, where `v` is the cluster-robust
-    (sandwich) variance over sources. Its quantile is Student's for the number of sources, and not the normal one. If all
-    sources have the same rate, as where all answers are the same, the correlation within sources cannot be estimated, and
-    each source counts as one answer. With a single source, the interval is the whole `span`.
+    Each rate gets a Wilson interval at its effective sample size `p(1 - p) / v`, where `v` is the jackknife's variance over
+    sources (CR3). Its quantile is Student's for the number of sources, and not the normal one. If all sources have the same
+    rate, as where all answers are the same, the correlation within sources cannot be estimated, and each source counts as
+    one answer. Sources of unequal sizes count as fewer, in both: as `N² / Σ n²` of equal ones, where `n` is the number of
+    answers of each, and `N` their sum. With a single source, the interval is the whole `span`.
 
     For a function of several rates, the interval generalises Newcombe's method for paired proportions: each rate is
     moved to the limit that shifts the function furthest towards a bound, and the shifts are added as correlated
@@ -212,19 +213,17 @@ def estimate(
         return replace(found, interval=span)
     from scipy.stats import t  # slow to import, and optional (`trl-consistency[eval]`)
 
-    # errors[i, g]: the contribution of source g to the error of rate i. Of whole numbers, since rounding is no spread.
+    # errors[i, g]: by how much rate i changes without source g. Of whole numbers, since rounding is no spread.
+    counts = np.stack([np.bincount(of_source, minlength=len(codes)) for of_source in clusters])
     errors = np.stack(
         [
-            (
-                np.bincount(of_source, of_sample, len(codes)) * len(of_sample)
-                - np.bincount(of_source, minlength=len(codes)) * of_sample.sum()
-            )
-            / len(of_sample) ** 2
-            for of_sample, of_source in zip(values, clusters, strict=True)
+            (np.bincount(of_source, of_sample, len(codes)) * len(of_sample) - of_all * of_sample.sum())
+            / (len(of_sample) * np.maximum(len(of_sample) - of_all, 1))
+            for of_sample, of_source, of_all in zip(values, clusters, counts, strict=True)
         ]
     )
-    groups = np.array([len(set(of_source.tolist())) for of_source in clusters])
-    factor = np.sqrt(groups / np.maximum(groups - 1, 1))
+    groups, equal_groups = (counts > 0).sum(axis=1), counts.sum(axis=1) ** 2 / (counts**2).sum(axis=1)
+    factor = np.sqrt((groups - 1) / groups)
     covariance = errors @ errors.T * np.outer(factor, factor)
     deviation = np.sqrt(np.diag(covariance))
     scale = np.where(deviation > 0, deviation, 1.0)
@@ -233,7 +232,7 @@ def estimate(
     correlation = np.clip(correlation, 2 / len(codes) - 1, 1 - 2 / len(codes))
     np.fill_diagonal(correlation, 1.0)
     limits = []
-    for rate, of_sample, of_sources, variance in zip(rates, values, groups, np.diag(covariance), strict=True):
+    for rate, of_sample, of_sources, variance in zip(rates, values, equal_groups, np.diag(covariance), strict=True):
         size = min(len(of_sample), rate * (1 - rate) / variance) if variance > 0 else of_sources
         limits.append(_wilson(rate, size, float(t.ppf((1 + LEVEL) / 2, max(of_sources - 1, 1)))))
 
@@ -297,8 +296,8 @@ class Values:
 
 def estimate_mean(values: Values, with_interval: bool = True, unit: str = NATS) -> Estimate:
     """
-    Estimates the mean of numbers in nats. Its interval has Student's quantile for the number of sources, and the
-    cluster-robust (sandwich) variance over them; that of a weighted mean is linearized. Of one source there is none.
+    Estimates the mean of numbers in nats. Its interval has the jackknife's variance over sources (CR3), and Student's quantile
+    for their number; sources of unequal weights count as fewer, as in [`estimate`]. Of one source there is none.
     """
     numbers = np.array(values.values, dtype=float)
     weights = np.ones(len(numbers)) if values.weights is None else np.array(values.weights, dtype=float)
@@ -310,9 +309,12 @@ def estimate_mean(values: Values, with_interval: bool = True, unit: str = NATS) 
     from scipy.stats import t  # slow to import, and optional (`trl-consistency[eval]`)
 
     codes = {source: code for code, source in enumerate(sources)}
-    errors = np.bincount([codes[source] for source in values.sources], shares * (numbers - mean))
-    variance = float(errors @ errors) * len(sources) / (len(sources) - 1)
-    half = float(t.ppf((1 + LEVEL) / 2, len(sources) - 1)) * math.sqrt(variance)
+    of_source = [codes[source] for source in values.sources]
+    held = np.bincount(of_source, shares)
+    others = 1 - held
+    errors = np.bincount(of_source, shares * (numbers - mean)) / np.where(others > 1e-12, others, np.inf)
+    variance = float(errors @ errors) * (len(sources) - 1) / len(sources)
+    half = float(t.ppf((1 + LEVEL) / 2, max(1 / (held @ held) - 1, 1))) * math.sqrt(variance)
     return replace(found, interval=(mean - half, mean + half))
 
 
