@@ -13,6 +13,7 @@ from peft import LoraConfig, get_peft_model
 from tests.helpers.models import make_model, make_tokenizer
 from tests.helpers.naive_answers import naive_answer
 from tests.helpers.processors import TextProcessor
+from trl_consistency.data.rendering import render_prompt
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.evaluation import CapabilityResult, capability, measure_capability
 from trl_consistency.evaluation.capability import (
@@ -181,6 +182,8 @@ FAULTS = {
         [{"query": "a", "reply": "b"}],
         "mine.jsonl has the columns `query`, `reply`. Questions need `question`, `choices` and `answer`, texts",
     ),
+    "letters": ([{"question": "a?", "A": "b", "B": "c", "answer": "B"}], "mine.jsonl has `A` beside `question` and `answer`"),
+    "options": ([{"question": "a?", "options": ["b", "c"], "answer": "B"}], "mine.jsonl has `options` beside `question`"),
     "no rows": ([], "mine.jsonl has no rows"),
     "answer": ([*make_questions(1), make_questions(1)[0] | {"answer": 2}], "row 1: `answer` must be the index of one of"),
     "letter": ([make_questions(1)[0] | {"answer": "A"}], "choices, from 0, got 'A'"),
@@ -243,6 +246,28 @@ def test_items_that_no_model_can_read(tmp_path, model, tokenizer):
     write_lines(path, [{"text": "A"}])
     with pytest.raises(ConsistencyError, match="row 0: its text has a single token"):
         measure_capability(model, tokenizer, tmp_path)
+
+
+def test_a_prompt_without_room_for_an_answer(tmp_path, model, tokenizer):
+    """It was answered beyond the context."""
+    frame = len(render_prompt(tokenizer, as_prompt(tokenizer, "")))
+    for room, fits in ((0, False), (1, True)):
+        write_prompts(tmp_path / "x.csv", [{"prompt": "x" * (512 - frame - room), "label": "safe"}])
+        (of_set,) = (data := read_capability(tmp_path)).sets.values()
+        assert len(render_prompt(tokenizer, as_prompt(tokenizer, of_set.items[0]))) == 512 - room
+        if fits:
+            data.check_lengths(tokenizer, 512)
+            continue
+        with pytest.raises(
+            ConsistencyError, match="512 tokens, and no room for an answer in the model's context of 512"
+        ):
+            data.check_lengths(tokenizer, 512)
+
+
+def test_items_that_repeat_are_said(tmp_path):
+    write_lines(tmp_path / "x.jsonl", [*TEXTS, TEXTS[0]])
+    with pytest.warns(UserWarning, match=r"1 item\(s\) of .*x\.jsonl repeat an earlier one"):
+        read_capability(tmp_path)
 
 
 def test_texts_and_prompts_one_at_a_time(folder, model, tokenizer, monkeypatch):
@@ -440,6 +465,23 @@ def test_items_that_were_read_already_are_not_drawn_again(tmp_path, model, token
     for count in (0, -1):
         with pytest.raises(ConsistencyError, match=f"`max_items` must be at least 1, or None for all, got {count}"):
             read_capability(tmp_path, count)
+
+
+@needs_lm_eval
+def test_questions_leave_the_head_as_it_was(tokenizer):
+    """The harness ties weights: embeddings that an adapter had trained came into the place of the head."""
+    model = make_model()
+    model.config.tie_word_embeddings = True
+    model = type(model)(model.config)
+    adapted = get_peft_model(model, LoraConfig(target_modules=["q_proj"], modules_to_save=["embed_tokens"])).eval()
+    for name, weight in adapted.named_parameters():
+        if "modules_to_save" in name:
+            weight.data += 0.1 * torch.randn_like(weight)
+    ids = torch.arange(20, 60)[None]
+    before = adapted(ids).logits
+    score_completions(adapted, tokenizer, [{"prompt": "Largest?", "choices": ["dog", "cow"], "answer": 1}])
+    assert torch.equal(adapted(ids).logits, before)
+    assert "tie_weights" not in vars(adapted)
 
 
 @needs_lm_eval

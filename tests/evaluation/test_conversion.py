@@ -309,6 +309,13 @@ def test_tools_have_no_keys_of_other_rows():
     assert [json.loads(row["tools"]) for row in rows] == [[{"name": "f", "a": 1}], [{"name": "g", "b": {"c": 2}}]]
 
 
+def test_a_variable_that_arrow_fills_in_does_not_replace_the_runs():
+    """The answers were made with the run's, and TRL trained without it."""
+    pairs = make_pairs(2).add_column("chat_template_kwargs", [{"no_think": None, "persona": "A"}] * 2)
+    rows = convert_pairs(pairs, "sft", chat_template_kwargs={"no_think": True}).rows
+    assert [row["chat_template_kwargs"] for row in rows] == [{"no_think": True, "persona": "A"}] * 2
+
+
 @pytest.mark.parametrize("kind", ["chat", "tools and variables", "text"])
 def test_trl_trains_on_what_the_model_said(model, model_dir, tmp_path, monkeypatch, kind):
     """Its tokens are those of the perturbed prompt as it is rendered here, then those that the model gave."""

@@ -93,3 +93,10 @@ def test_the_base_that_holds_the_adapter_is_no_reference(rows):
     model = trained()
     with pytest.raises(ConsistencyError, match="`reference` is the model into which PEFT has put the adapter"):
         measure_distances(model, model.get_base_model(), rows[:1])
+
+
+def test_an_adapter_that_only_whole_prompts_switch_on_is_refused(rows):
+    """The figures were those of the base model."""
+    adapter = LoraConfig(target_modules=["q_proj"], alora_invocation_tokens=[5], task_type="CAUSAL_LM")
+    with pytest.raises(ConsistencyError, match="The adapter of the model sets `alora_invocation_tokens`"):
+        measure_distances(get_peft_model(make_model(), adapter), make_model(), rows[:1])

@@ -12,6 +12,8 @@ from tests.helpers.small_vocabulary import small_tokenizer
 from trl_consistency.evaluation import PairSet, evaluate
 from trl_consistency.evaluation.answers.generate import AnswerOptions
 from trl_consistency.evaluation.grading.judge import Judgement
+from trl_consistency.evaluation.rates.intervals import Estimate
+from trl_consistency.scripts.evaluation_files import _any_worse
 
 
 class Silent:
@@ -117,6 +119,22 @@ def test_rows_of_one_source_are_warned_of(tokenizer, monkeypatch):
     says(monkeypatch, tokenizer, babbler(40, 0, 40))
     of_each = [of | {"source_id": f"arc/{number // 20}"} for number, of in enumerate(rows)]
     assert evaluate(None, tokenizer, of_each).warnings() == []
+
+
+def test_requests_of_one_source_are_warned_of(tokenizer, monkeypatch):
+    """All benign requests may be refused, and no sentence says so, beside harmful ones of many sources."""
+    harmful = [row(f"{number}?", "Rome! ", category="harmful", source_id=f"h{number}") for number in range(4)]
+    benign = [row(f"{number}?", "Rome! ", category="benign", source_id="benign") for number in range(4, 8)]
+    says(monkeypatch, tokenizer, babbler(8, 0, 8))
+    found = evaluate(None, tokenizer, harmful + benign).warnings()
+    assert any(text.startswith("All 4 clean prompts of benign rows are of one source (`source_id`)") for text in found)
+
+
+@pytest.mark.parametrize(("value", "is_worse"), [(-1.0, True), (0.0, False), (0.5, False)])
+def test_a_loss_in_one_source_is_not_said_to_be_none(value, is_worse):
+    """Its interval holds every change."""
+    assert _any_worse({"benign_answered": Estimate(value, (-1.0, 1.0), 60, 1)}) == is_worse
+    assert not _any_worse({"benign_answered": Estimate(value, (-1.0, 1.0), 60, 2)})
 
 
 def test_a_model_with_an_adapter_in_it_is_warned_about(tokenizer):

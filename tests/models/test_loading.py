@@ -1,6 +1,7 @@
 """Adapters that are not whole are refused, however they are named."""
 
 import json
+from pathlib import Path
 
 import pytest
 from peft import LoraConfig, get_peft_model
@@ -8,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.helpers.models import make_model
 from trl_consistency import ConsistencyError
-from trl_consistency.models.loading import load_model, put_adapter
+from trl_consistency.models.loading import load_model, name_models, put_adapter
 
 
 @pytest.fixture
@@ -77,3 +78,12 @@ def test_whole_adapters(adapter, model_dir, tmp_path):
         folder = tmp_path / str(number)
         get_peft_model(make_model(), LoraConfig(r=4, **options)).save_pretrained(folder)
         put_adapter(load_model(str(model_dir))[0], str(folder))
+
+
+def test_no_model_takes_the_name_of_another(tmp_path):
+    """Of a name on the Hub and a folder that ends in it, one was not measured."""
+    folders = [str(tmp_path / first / owner / "bct") for first, owner in (("a", "user"), ("b", "other"))]
+    for folder in folders:
+        Path(folder).mkdir(parents=True)
+    names = name_models(["user/bct", *folders])
+    assert sorted(names.values()) == sorted(["user/bct", *folders])

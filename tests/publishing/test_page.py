@@ -68,6 +68,21 @@ def test_results_of_others_stay(adapter_dir):
     ]
 
 
+def test_figures_of_a_split_of_pairs_and_of_a_file_of_the_same_name(adapter_dir):
+    """The Hub put them together, under the name of the first."""
+    results = [Result(metric=metric, split="test", value=0.5) for metric in ("sycophancy", "nats_per_token")]
+    write_results(adapter_dir, results)
+    add_results(adapter_dir)
+    (model,) = read_card(adapter_dir)[1]["model-index"]
+    assert {of["dataset"]["name"]: [metric["type"] for metric in of["metrics"]] for of in model["results"]} == {
+        "Pairs of clean and perturbed prompts (test)": ["sycophancy"],
+        "Questions, texts and safe prompts (test)": ["nats_per_token"],
+    }
+    write_results(adapter_dir, results[:1])
+    add_results(adapter_dir)
+    assert len(read_card(adapter_dir)[1]["model-index"][0]["results"]) == 1
+
+
 def test_results_are_written_and_read_back(tmp_path):
     write_results(tmp_path, RESULTS, "So.", OUTCOMES, ["Right answers fell."])
     assert read_results(tmp_path) == (RESULTS, "So.", OUTCOMES, ["Right answers fell."], None)

@@ -18,6 +18,8 @@ from .answers.preferences import answer_tokens
 
 
 ENDINGS = (".jsonl", ".json", ".csv", ".parquet")
+# Columns that only questions of multiple choice have, in lower case
+CHOICE_COLUMNS = {"a", "b", "choice", "choice_a", "endings", "option_a", "options"}
 # As lm-evaluation-harness asks the questions of ARC and of GSM8K
 QUESTION = "Question: {}\nAnswer:"
 # Where XSTest's `label` is missing, its `type` marks the unsafe prompts so. The others are of these types.
@@ -112,9 +114,12 @@ class CapabilityData:
                     longest = max(len(ids) for ids in token_ids(tokenizer, item, template_kwargs))
                 except InvalidPairsError as error:
                     raise of_set.fault(index, str(error)) from None
-                if context is not None and longest > context:
+                answer = isinstance(item, str)  # of which a token has to fit at least
+                if context is not None and longest + answer > context:
                     raise of_set.fault(
-                        index, f"it has {longest} tokens, more than the model's context of {context}. Leave it out"
+                        index,
+                        f"it has {longest} tokens, {'and no room for an answer in' if answer else 'more than'} the model's context of "
+                        f"{context}. Leave it out",
                     )
                 if isinstance(item, Text) and longest < 2:
                     raise of_set.fault(index, "its text has a single token, so that there is nothing to score")
@@ -233,6 +238,11 @@ def _read_file(path: Path) -> ItemSet | None:
     if {"question", "choices", "answer"} <= columns:
         kind, read = "questions", _read_question
     elif {"question", "answer"} <= columns:
+        if of_choices := sorted(column for column in columns if column.lower() in CHOICE_COLUMNS):
+            raise ConsistencyError(
+                f"`capability_data`: {path} has `{of_choices[0]}` beside `question` and `answer`. Of multiple choice, write the texts of the "
+                "choices as a list in `choices`, and in `answer` the index of the right one, from 0. For worked answers, remove that column."
+            )
         kind, read = "texts", _read_worked_answer
     elif "text" in columns:
         kind, read = "texts", lambda row: Text("", _text(row, "text"))
@@ -254,6 +264,11 @@ def _read_file(path: Path) -> ItemSet | None:
             numbers.append(number)
     if not items:
         raise ConsistencyError(f"`capability_data`: {path} has no prompt whose `label` is `safe`.")
+    if repeated := len(items) - len({*map(repr, items)}):
+        warnings.warn(
+            f"`capability_data`: {repeated} item(s) of {path} repeat an earlier one. Each counts again, and intervals take it for another "
+            "one. Remove them."
+        )
     return ItemSet(path, kind, items, numbers)
 
 

@@ -10,7 +10,8 @@ from transformers import PreTrainedModel
 
 from ..data.lint import FINDINGS, TEXT_PROMPTS, has_cue_in_clean
 from ..data.messages import without_none
-from ..data.pairs import PAIR_COLUMNS, PROMPT_COLUMNS, RESERVED_COLUMNS, parse_json_column, report_faults, row_checker
+from ..data.pairs import PAIR_COLUMNS, PROMPT_COLUMNS, RESERVED_COLUMNS, report_faults, row_checker
+from ..data.prepare import variables_of
 from ..data.rendering import (
     ProcessingClass,
     continuation,
@@ -427,7 +428,7 @@ def _converted(
     if tools := row.get("tools"):
         # As text, since Arrow would give every schema the keys of all, as it has done here where there are nulls.
         made["tools"] = tools if isinstance(tools, str) else json.dumps(without_none(tools), ensure_ascii=False)
-    if variables := {**chat_template_kwargs, **(parse_json_column(row.get("chat_template_kwargs")) or {})}:
+    if variables := variables_of(row, chat_template_kwargs):
         made["chat_template_kwargs"] = without_none(variables)
     return made | _carried(row)
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from ..data.alignment import shared_suffix
 from ..errors import ConsistencyError
 from ..generation.options import evaluating
-from ..models.adapter_checks import check_no_other_adapter
+from ..models.adapter_checks import OF_MODEL, check_adapter_config, check_no_other_adapter
 from ..objectives.activation import activation_loss
 from ..objectives.divergence import token_log_probs
 from ..passes.capture import capture_states, head_of
@@ -81,7 +81,8 @@ def measure_distances(
 
     Raises:
         [`ConsistencyError`]: If `reference` is the base model inside `model`, because the adapter acts there, too; or if
-        another adapter was put into the base model of one of the two.
+        another adapter was put into the base model of one of the two; or if one has an adapter of a kind that cannot be
+        measured (aLoRA).
     """
     if isinstance(model, PeftModel) and reference is model.get_base_model():
         raise ConsistencyError(
@@ -89,6 +90,8 @@ def measure_distances(
         )
     for of_two in (model, reference):
         check_no_other_adapter(of_two)
+        if isinstance(of_two, PeftModel):
+            check_adapter_config(OF_MODEL, of_two.active_peft_config)
     of_rows = [[] for _ in rows] if answers is None else [list(ids) for ids in answers]
     pairs = list(zip(rows, of_rows, strict=True))
     with evaluating(model), evaluating(reference):

@@ -1,6 +1,7 @@
 """What users should know of a model's rates before they believe them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..data.lint import FINDINGS, TEXT_PROMPTS, has_cue_in_clean, lacks_suggestion
 from ..data.repeats import prompt_key, repeated_rows
@@ -57,12 +58,7 @@ def _of_rows(of_set: SetResults, of_name: str) -> list[str]:
             f"{count} question(s){of_name} suggest a letter whose choice has the same text as the "
             "right one. That is no wrong suggestion: both letters count as right, and `sycophancy` leaves them out."
         )
-    prompts = {prompt_key(row, "clean_prompt") for row in rows}
-    if len(prompts) > 1 and len(set(sources_of(rows))) == 1:
-        found.append(
-            f"All {len(prompts)} clean prompts{of_name} are of one source (`source_id`), which shows no spread: the "
-            "intervals are as wide as can be, and no change is beyond them. Give each question a `source_id` of its own."
-        )
+    found += _of_one_source(rows, of_name)
     if repeats := repeated_rows(rows):
         found.append(
             f"{repeats} row(s){of_name} repeat the two prompts of an earlier row: each counts "
@@ -89,6 +85,21 @@ def _of_rows(of_set: SetResults, of_name: str) -> list[str]:
         found.append(say_unknown(f"{len(unknown)} row(s){of_name}", sum(unknown)))
     if of_set.text_prompts:
         found.append(f"{of_set.text_prompts} row(s){of_name} {TEXT_PROMPTS}.")
+    return found
+
+
+def _of_one_source(rows: Sequence[Mapping[str, Any]], of_name: str) -> list[str]:
+    sources, kinds = sources_of(rows), [kind_of(row) for row in rows]
+    found = []
+    for kind in dict.fromkeys(kinds):
+        of_kind = [place for place, other in enumerate(kinds) if other == kind]
+        prompts = {prompt_key(rows[place], "clean_prompt") for place in of_kind}
+        if len(prompts) > 1 and len({sources[place] for place in of_kind}) == 1:
+            which = "" if len(of_kind) == len(rows) else f" of {kind} rows"
+            found.append(
+                f"All {len(prompts)} clean prompts{which}{of_name} are of one source (`source_id`), which shows no spread: the "
+                "intervals are as wide as can be, and no change is beyond them. Give each question a `source_id` of its own."
+            )
     return found
 
 

@@ -163,7 +163,7 @@ def name_models(paths: Sequence[str]) -> dict[str, str]:
         name = f"./{name}" if name == BASE else name
         if places.count(place) > 1:
             raise ConsistencyError(f"`adapters` names {path} twice. Name it once.")
-        found[name] = path
+        found[path if name in found else name] = path  # a name on the Hub may be the end of a folder's path
     return found
 
 

@@ -19,7 +19,7 @@ from ..json_files import no_number
 from ..smollm2.checkpoint import HUB_NAME, origin_of
 from ..weight_files import ADAPTER_CONFIG, shapes_in
 from .results import (
-    DATASET_TYPE,
+    DATASET_TYPES,
     EVAL_RESULTS,
     RESULTS_FILE,
     benchmark_results,
@@ -290,7 +290,7 @@ def load_json(path: Path) -> dict[str, Any]:
 def _put_results(card: ModelCard, folder: Path, model_name: str) -> None:
     data: Any = card.data
     entries = data.eval_results or []
-    others = [entry for entry in entries if entry.dataset_type != DATASET_TYPE]
+    others = [entry for entry in entries if entry.dataset_type not in DATASET_TYPES]
     is_marked = RESULTS_START in card.text or RESULTS_END in card.text
     if (is_marked or len(others) < len(entries)) and not _RESULTS.search(card.text):
         raise ConsistencyError(

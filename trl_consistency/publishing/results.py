@@ -31,8 +31,10 @@ EVAL_RESULTS = ".eval_results/trl-consistency.yaml"
 # Those that `evaluate --save_to_adapters true` draws beside the file. Without the file, they may be of another model.
 PICTURES = ("outcomes.png", "rates.png")
 NO_RESULTS = "Nothing was measured."
-# Marks our entries in a card's `model-index`.
-DATASET_TYPE = "consistency-pairs"
+# What marks our entries in a card's `model-index`, and the data's names. Entries of one type and split are put together under one name.
+PAIRS = "consistency-pairs", "Pairs of clean and perturbed prompts"
+QUESTIONS = "consistency-capability", "Questions, texts and safe prompts"
+DATASET_TYPES = (PAIRS[0], QUESTIONS[0])
 
 
 def write_results(
@@ -217,11 +219,12 @@ def results_section(page: Page, plots: Sequence[Path]) -> str:
 
 def model_index(results: Sequence[Result]) -> list[EvalResult]:
     """Returns the results as entries of a card's `model-index`."""
+    measured_on = [QUESTIONS if result.metric in CAPABILITY else PAIRS for result in results]
     return [
         EvalResult(
             task_type="text-generation",
-            dataset_type=DATASET_TYPE,
-            dataset_name=f"{_measured_on(result.metric)}{f' ({result.split})' if result.split else ''}",
+            dataset_type=kind,
+            dataset_name=f"{name}{f' ({result.split})' if result.split else ''}",
             dataset_split=result.split,
             metric_type=result.metric,
             metric_name=result.title,
@@ -236,7 +239,7 @@ def model_index(results: Sequence[Result]) -> list[EvalResult]:
                 }
             ),
         )
-        for result in results
+        for result, (kind, name) in zip(results, measured_on, strict=True)
         if result.value is not None
     ]
 
@@ -257,10 +260,6 @@ def benchmark_results(results: Sequence[Result], repo_id: str) -> bytes | None:
         if result.benchmark is not None and result.value is not None
     ]
     return yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False).encode() if entries else None
-
-
-def _measured_on(metric: str) -> str:
-    return "Questions, texts and safe prompts" if metric in CAPABILITY else "Pairs of clean and perturbed prompts"
 
 
 def _without_none(entry: dict[str, Any]) -> dict[str, Any]:

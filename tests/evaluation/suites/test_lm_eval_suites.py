@@ -276,6 +276,15 @@ def test_replies_end_where_the_tokenizers_turn_ends(tmp_path, tokenizer):
             0,
             ["3 of 3 replies of base to `capitals` were cut at the task's limit of tokens"],
         ),
+        # The task's stop sequence, in a thought
+        (
+            "<think> Lyon? Question: What",
+            9,
+            [
+                "3 of 3 replies of base to `capitals` were cut at the task's limit of tokens, at the end of the model's context, or within"
+            ],
+        ),
+        ("<think> Lyon? </think> Paris. Question: What", 9, []),
         ("Paris. Question: What", 0, []),
         ("Paris<|im_end|>", 0, []),
         ("Paris", 9, []),  # which ended in another way

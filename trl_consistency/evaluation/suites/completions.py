@@ -15,12 +15,13 @@ from ...data.rendering import ProcessingClass, get_tokenizer
 from ...finite import NaNWatch, check_logits
 from ...generation.options import end_tokens, evaluating
 from ...models.checks import context_of
-from ..answers.replies import after_thinking
+from ..answers.replies import THINKING_MARKERS, after_thinking
 from .reply_counts import Replies
 
 
 TASK = "completions"
 METRICS = ("acc", "acc_norm")
+LONGEST_OPENING = 8  # tokens of a marker with the line breaks after it
 
 
 def score_completions(
@@ -76,7 +77,8 @@ def harness_model(**options: Any) -> Any:
 
     class CheckedModel(HFLM):
         def __init__(self, **of_harness: Any):
-            super().__init__(**of_harness)
+            with _keeping_head(of_harness["pretrained"]):
+                super().__init__(**of_harness)
             self.replies = Replies()
 
         def _model_call(self, *args: Any, **kwargs: Any) -> Any:
@@ -91,13 +93,30 @@ def harness_model(**options: Any) -> Any:
             answers = super()._model_generate(context, max_length, stop, **options, **kwargs)
             watch.check()
             is_full = answers.shape[1] >= max_length
-            for ids in answers[:, context.shape[1] :].tolist():
+            opening, closing = THINKING_MARKERS
+            for prompt, ids in zip(context.tolist(), answers[:, context.shape[1] :].tolist(), strict=True):
                 text = self.tokenizer.decode(ids)
                 is_ended = not {*ends}.isdisjoint(ids) or any(of and of in after_thinking(text) for of in stop)
-                self.replies.note(text, is_full and not is_ended)
+                # A stop sequence also ends a thought.
+                opened = opening if self.tokenizer.decode(prompt[-LONGEST_OPENING:]).rstrip().endswith(opening) else ""
+                is_thinking = opening in f"{opened}{text}".rpartition(closing)[2]
+                self.replies.note(text, is_thinking or (is_full and not is_ended))
             return answers
 
     return CheckedModel(**options)
+
+
+@contextmanager
+def _keeping_head(model: Any) -> Iterator[None]:
+    """
+    Within it, `tie_weights` does nothing. The harness calls it, and so would put embeddings that an adapter has trained in the place of
+    the head.
+    """
+    vars(model)["tie_weights"] = lambda *args, **kwargs: None
+    try:
+        yield
+    finally:
+        del vars(model)["tie_weights"]
 
 
 def _task(questions: Sequence[Mapping[str, Any]]) -> Any:

@@ -27,9 +27,9 @@ class Replies:
         found = []
         if self.cut:
             found.append(
-                f"`suites`: {self.cut} {of_all} were cut at the task's limit of tokens, or at the end of the model's context. "
-                "They are scored as they are. lm-evaluation-harness scores a thought that does not end, too. Turn thinking off if the "
-                "template can (`chat_template_kwargs`), or allow more tokens (`max_completion_length`, for suites under Inspect)."
+                f"`suites`: {self.cut} {of_all} were cut at the task's limit of tokens, at the end of the model's context, "
+                "or within a thought, by a stop sequence of the task. They are scored as they are. lm-evaluation-harness scores a thought that "
+                "does not end, too. Turn thinking off if the template can (`chat_template_kwargs`), or allow more tokens (`max_completion_length`, for suites under Inspect)."
             )
         for (opening, closing), count in Counter(of for of in self._others if of is not None).items():
             found.append(
