@@ -3,11 +3,12 @@
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import GenerationConfig
+from transformers import GenerationConfig, RepetitionPenaltyLogitsProcessor
 
 from tests.helpers.models import make_model
-from trl_consistency.generation.options import SPECIAL_TOKENS, own_options
+from trl_consistency.generation.options import SPECIAL_TOKENS, left_padded, own_options, penalized
 from trl_consistency.generation.targets import generate_targets
+from trl_consistency.passes.prefix_sharing import PrefixSharing
 
 
 PROMPTS = [[5, 6, 7], [8], [9, 10, 11, 12, 13], [14, 15]]
@@ -95,6 +96,36 @@ def test_no_field_of_the_models_file_changes_an_answer(model, expected, options)
 def test_the_values_would_change_answers(model, expected, name):
     """Without which the test above could not fail; and as options of the run, they count."""
     assert answers(model, do_sample=False, **{name: HARMFUL[name]}) != expected[False]
+
+
+@pytest.mark.parametrize("pad", [0, 2])
+def test_a_penalty_on_repeated_tokens_does_not_see_padding(pad):
+    """Where the padding ends answers, their end was penalized in all rows but the longest."""
+    input_ids, mask = left_padded(PROMPTS, pad, torch.device("cpu"))
+    rows = penalized(input_ids, mask, GenerationConfig(repetition_penalty=1.5))
+    assert [row[-len(prompt) :] for row, prompt in zip(rows.tolist(), PROMPTS, strict=True)] == PROMPTS
+    penalty, scores = RepetitionPenaltyLogitsProcessor(1.5), torch.randn(len(PROMPTS), 384)
+    alone = [penalty(torch.tensor([ids]), of[None])[0] for ids, of in zip(PROMPTS, scores, strict=True)]
+    assert torch.equal(penalty(rows, scores), torch.stack(alone))
+    assert not torch.equal(penalty(input_ids, scores), torch.stack(alone))
+    assert penalized(input_ids, mask, GenerationConfig(repetition_penalty=1.0)) is input_ids
+    assert torch.equal(penalized(input_ids, mask, GenerationConfig(no_repeat_ngram_size=1)), rows)
+
+
+@pytest.mark.parametrize("kind", ["targets", "rollouts"])
+def test_all_that_is_generated_with_a_penalty_is_so(monkeypatch, kind):
+    model, seen = make_model().eval(), []
+    generate = model.generate
+    monkeypatch.setattr(model, "generate", lambda input_ids, **of: seen.append(input_ids) or generate(input_ids, **of))
+    if kind == "targets":
+        answers(model, do_sample=False, repetition_penalty=1.5)
+    else:
+        input_ids, mask = left_padded(PROMPTS, 0, model.device)
+        config = GenerationConfig(max_new_tokens=2, pad_token_id=0, eos_token_id=2, repetition_penalty=1.5)
+        with PrefixSharing().in_generation(model):
+            model.generate(input_ids=input_ids, attention_mask=mask, generation_config=config)
+    assert seen
+    assert all((of != 0).all() for of in seen)
 
 
 def test_sampling_is_from_all_tokens(model, monkeypatch):

@@ -133,6 +133,12 @@ CASES: list[Case] = [
         lambda room: room.train(generation_kwargs={"use_cache": False}),
     ),
     Case(
+        "least length in generation_kwargs",
+        "The least length of prompt and answer among `generation_kwargs`",
+        "`generation_kwargs` sets `min_length`, which counts the prompt, and the padding of its batch. Set `min_new_tokens`.",
+        lambda room: room.train(generation_kwargs={"min_length": 9}),
+    ),
+    Case(
         "length among generation options",
         "The length of prompt and answer among `generation_kwargs`",
         "`generation_kwargs` sets `max_length`. Set the option `max_completion_length`.",

@@ -78,7 +78,7 @@ class ConsistencyConfig(PairConfig, SFTConfig):
         max_completion_length (`int`, *optional*, defaults to `512`):
             Maximum length of a target in tokens.
         temperature (`float`, *optional*, defaults to `1.0`):
-            Sampling temperature: at least 0.0001, or `0`, which generates greedily.
+            Sampling temperature, from 0.0001, or `0` (greedy).
         top_p (`float`, *optional*, defaults to `1.0`):
             Samples from the smallest set of tokens whose probabilities add up to `top_p`. `1.0` keeps all tokens.
         top_k (`int`, *optional*, defaults to `0`):

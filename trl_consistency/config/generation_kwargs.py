@@ -25,6 +25,7 @@ REFUSED = {
     "force_words_ids": _REMOTE,
     "is_assistant": _SPECULATIVE,
     "max_time": "and the speed of the machine would decide where an answer ends. Set `max_completion_length`.",
+    "min_length": "which counts the prompt, and the padding of its batch. Set `min_new_tokens`.",
     "num_beam_groups": _REMOTE,
     "penalty_alpha": _REMOTE,
     "prompt_lookup_num_tokens": _SPECULATIVE,

@@ -122,9 +122,9 @@ class PairConfig(_Arguments):
             close to the reference. At a ratio of r, an epoch has `round(r / (1 - r) * N)` anchors beside the N pairs. They
             come from the trainer's `anchor_dataset` or, without one, from the pairs' own clean prompts.
         log_consistency_metrics (`bool`, *optional*, defaults to `False`):
-            Whether to log three metrics for any objective: `response_cross_entropy` (of the clean answer given the perturbed
-            prompt), `activation_distance` (on the tokens that both prompts end with) and `reference_kl` (KL divergence from
-            the reference's distribution on the clean answer). This needs more forward passes. On-policy, the reference also
+            Whether to log, for any objective: `response_cross_entropy` (of the clean answer given the perturbed prompt),
+            `activation_distance` (on the tokens that both prompts end with) and `reference_kl` (KL divergence from the
+            reference on the clean answer). This needs more forward passes. On-policy, the reference also
             has to answer every distinct clean prompt that has no `completion`, by greedy decoding.
         dose_check (`bool`, *optional*, defaults to `False`):
             Whether to measure on 64 pairs, before the first step, how differently the model answers the two prompts.

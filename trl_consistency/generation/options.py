@@ -154,6 +154,21 @@ def left_padded(rows: Sequence[Sequence[int]], pad_token_id: int, device: torch.
     return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
 
 
+def penalized(input_ids: Tensor, attention_mask: Tensor, config: GenerationConfig) -> Tensor:
+    """
+    Returns a batch that is padded on the left for generation with `config`. A penalty on tokens that occur also sees the padding,
+    which may be the token that ends an answer. So with one, or if repeated tokens are forbidden, the tokens of the row itself, over and over, stand in its place, where the
+    model does not look.
+    """
+    penalties = config.repetition_penalty, config.encoder_repetition_penalty
+    if all(of in (None, 1) for of in penalties) and not config.no_repeat_ngram_size:
+        return input_ids
+    lengths = attention_mask.sum(1, keepdim=True)
+    start = input_ids.shape[1] - lengths
+    places = torch.arange(input_ids.shape[1], device=input_ids.device)
+    return input_ids.gather(1, start + (places - start) % lengths)
+
+
 def end_tokens(model: Any, tokenizer: Any) -> list[int]:
     """Returns the tokens that end an answer: the model's, and the tokenizer's, which may differ."""
     ends = model.generation_config.eos_token_id

@@ -14,7 +14,7 @@ from ..config.device import own_randomness
 from ..errors import ConsistencyError
 from ..finite import NaNWatch, explained_sampling
 from .answer_cache import TargetCache, generation_options
-from .options import left_padded, own_options, reads_padding, uses_learned_prompt, without_router_loss
+from .options import left_padded, own_options, penalized, reads_padding, uses_learned_prompt, without_router_loss
 
 
 class Engine(Protocol):
@@ -115,7 +115,7 @@ def _generate(model: PreTrainedModel, prompts: list[list[int]], config: Generati
     # Each process has the whole weights and its own batches, so none may wait for another, as under ZeRO-3.
     with explained_sampling("the model"):
         output = model.generate(
-            input_ids=input_ids,
+            input_ids=penalized(input_ids, attention_mask, config),
             attention_mask=attention_mask,
             generation_config=config,
             logits_processor=LogitsProcessorList([watch]),

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from ..generation.options import without_router_loss
+from ..generation.options import penalized, without_router_loss
 from .blocks import Blocks, find_blocks
 from .capture import MAX_MASK_ENTRIES, is_reentrant
 from .load_balancing import Routing
@@ -145,7 +145,7 @@ class PrefixSharing:
             if generation_config.use_cache is not False and generation_config.cache_implementation is None:
                 inputs["past_key_values"] = self._prefill(model, input_ids, attention_mask)
             return generate(
-                input_ids=input_ids,
+                input_ids=penalized(input_ids, attention_mask, generation_config),
                 attention_mask=attention_mask,
                 generation_config=generation_config,
                 **without_router_loss(model),
