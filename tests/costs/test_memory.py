@@ -11,6 +11,7 @@ from trl_consistency.costs.memory import measure_memory
 from trl_consistency.costs.setup import Setup, make_outline
 
 
+SMALL = {"hidden_size": 64, "intermediate_size": 1024, "vocab_size": 64, "head_dim": 16}
 LORA = {"use_peft": True, "lora_target_modules": ["all-linear"]}
 
 
@@ -87,8 +88,7 @@ def computed(of):
 @pytest.mark.long
 def test_casts_of_trained_weights_are_kept_for_bct_alone():
     """The passes of the other methods keep none, so that the student does not get those that the reference made."""
-    shape = {"hidden_size": 64, "intermediate_size": 1024, "num_hidden_layers": 8, "vocab_size": 64, "head_dim": 16}
-    outline = outline_of(model_config(**shape), lora=False)
+    outline = outline_of(model_config(**SMALL, num_hidden_layers=8), lora=False)
     found = {
         method: measure_memory(
             outline, Setup((method,), 16, 8, 1, use_cpu=True, bf16=True, gradient_accumulation_steps=2)
@@ -99,6 +99,14 @@ def test_casts_of_trained_weights_are_kept_for_bct_alone():
     # The kernel of `kl` has room for a large vocabulary.
     beside_head = {method: of.activations - of.logits for method, of in found.items()}
     assert max(beside_head["kl"], beside_head["act"]) < casts / 2 < beside_head["bct"]
+
+
+def test_the_reference_is_a_copy_of_weights_that_get_no_gradient_too():
+    """It is made before the trainer freezes what no compared block depends on."""
+    outline = outline_of(model_config(**SMALL, num_hidden_layers=4), lora=False)
+    setup = Setup(("act",), 16, 0, 1, layers=(0,), use_cpu=True)
+    found = measure_memory(outline, setup)
+    assert found.reference == found.weights > 2 * found.gradients
 
 
 @pytest.mark.parametrize("tied", [True, False])

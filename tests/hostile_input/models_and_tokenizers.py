@@ -200,6 +200,12 @@ CASES: list[Case] = [
         lambda room: room.train(chat_template_path="gone.jinja"),
     ),
     Case(
+        "end token and template of a model",
+        "An end token beside the chat template of another model, which brings its own",
+        "`eos_token` is '<|endoftext|>', but TRL takes the end token of …model along with its chat template (`chat_template_path`). Leave `eos_token` out, or give the template as a .jinja file.",
+        lambda room: room.train(chat_template_path=str(room.model()), eos_token="<|endoftext|>"),
+    ),
+    Case(
         "template without an end",
         "A chat template that is a device without an end, or a file of many gigabytes",
         "`chat_template_path` …zero.jinja cannot be read: it has more than 1,000,000 bytes.",

@@ -244,6 +244,22 @@ def test_other_preferences_are_not_resumed(tmp_path, resumable, preferences):
         train(tmp_path, **resumable)
 
 
+@pytest.mark.long
+def test_other_evaluation_rows_are_not_resumed_if_they_choose(tmp_path, preferences, resumable):
+    """The best step was chosen among losses on both."""
+    test = preferences.with_name("test.jsonl")
+    test.write_text(preferences.read_text())
+    chooses = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
+    options = resumable | {"resume_from_checkpoint": None, "output_dir": str(tmp_path / "chosen")}
+    train(tmp_path, **(options | chooses))
+    test.write_text(test.read_text().replace("City 5", "Town 5"))
+    resumed = options | {"resume_from_checkpoint": str(tmp_path / "chosen" / "checkpoint-2")}
+    with pytest.raises(
+        SystemExit, match=r"belongs to another run.*\n  `eval_dataset`: 8 rows, \w+ there, 8 rows, \w+"
+    ):
+        train(tmp_path, **(resumed | chooses))
+
+
 def test_a_changed_checkpoint_is_not_resumed(tmp_path, resumable):
     file = tmp_path / "out" / "checkpoint-2" / "adapter_model.safetensors"
     save_file({name: weight + 1 for name, weight in load_file(file).items()}, file, metadata={"format": "pt"})

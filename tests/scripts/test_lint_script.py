@@ -10,6 +10,7 @@ from datasets import ClassLabel, Dataset
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import clone_chat_template
 
 from tests.helpers.models import CHATML, make_pairs, make_tokenizer
 from tests.helpers.processors import TextProcessor
@@ -76,6 +77,29 @@ def test_template_of_another_model_whose_processor_has_none(monkeypatch):
     of_model = SimpleNamespace(model_name_or_path="a", model_revision=None)
     recipe = SimpleNamespace(chat_template_path="b", trust_remote_code=False, eos_token=None)
     assert lint.recipe_processing_class(of_model, recipe).chat_template == f"Hm.{CHATML}"
+
+
+def test_the_template_of_another_model_brings_its_tokens(tmp_path, model_dir, good_pairs, capsys):
+    """As in training. They were text, which made prompts longer, and answers ended with the model's own end token."""
+    other = make_tokenizer(CHATML.replace("<|im_start|>", "<turn>").replace("<|im_end|>", "<end>"))
+    other.add_special_tokens({"eos_token": "<end>", "additional_special_tokens": ["<turn>"]})
+    other.save_pretrained(tmp_path / "other")
+    of_model = SimpleNamespace(model_name_or_path=str(model_dir), model_revision=None)
+    recipe = SimpleNamespace(chat_template_path=str(tmp_path / "other"), trust_remote_code=False, eos_token=None)
+    found = lint.recipe_processing_class(of_model, recipe)
+    _, expected, _ = clone_chat_template(
+        AutoModelForCausalLM.from_pretrained(model_dir),
+        AutoTokenizer.from_pretrained(model_dir),
+        str(tmp_path / "other"),
+    )
+    chat = [{"role": "user", "content": "What?"}]
+    both = [of.apply_chat_template(chat, add_generation_prompt=True).input_ids for of in (found, expected)]
+    assert both[0] == both[1]
+    assert found.eos_token == expected.eos_token == "<end>"
+    command = ("--pairs", good_pairs, "--model_name_or_path", model_dir, "--chat_template_path", tmp_path / "other")
+    assert run(*command, "--strict") == 0
+    assert "`--chat_template_path` adds 2 token(s)" in run(*command, "--dose")
+    assert "`--eos_token` is '<end>', but TRL takes" in run(*command, "--eos_token", "<end>")
 
 
 @pytest.mark.parametrize("as_json", [False, True])

@@ -68,22 +68,38 @@ def test_what_to_do_about_an_adapter_on_a_tied_head_works(tmp_path, refused, adv
 # Invariants
 
 
-@pytest.mark.parametrize("has_merged", [True, False])
-def test_an_adapter_on_other_weights_than_its_base_models_is_said(tmp_path, model_dir, caplog, has_merged):
+@pytest.mark.parametrize("changed", ["merged", "the last token", None])
+def test_an_adapter_on_other_weights_than_its_base_models_is_said(tmp_path, model_dir, caplog, changed):
     """It would be loaded on the weights under the name that it carries."""
     model = LlamaForCausalLM.from_pretrained(model_dir)
-    if has_merged:
+    if changed == "the last token":
+        model.get_input_embeddings().weight.data[-1] += 1
+    if changed == "merged":
         adapted = get_peft_model(model, LoraConfig(**LORA))
         for name, weight in adapted.named_parameters():
             if "lora_B" in name:
                 torch.nn.init.normal_(weight)
         model = adapted.merge_and_unload()
     trainer = make_trainer(tmp_path, model=model, lora=True, max_steps=1)
-    assert ("The base model's weights (such as" in caplog.text) == has_merged
+    assert ("The base model's weights (such as" in caplog.text) == (changed is not None)
     trainer.train()
     trainer.save_model()
     said = "on other weights than those of the base model above" in (tmp_path / "README.md").read_text()
-    assert said == has_merged
+    assert said == (changed is not None)
+
+
+@pytest.mark.parametrize(
+    "rope", [{"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}, None]
+)
+def test_rows_that_change_the_positions_of_others_are_said(tmp_path, caplog, rope):
+    """In a batch with a row beyond the limit, all rows have the positions of a long one."""
+    config = make_model("llama").config
+    if rope:
+        config.rope_parameters = {"rope_theta": 10_000.0, "original_max_position_embeddings": 60, **rope}
+    pairs = [[{"role": "user", "content": "Why? " * words}] for words in (2, 60)]
+    dataset = Dataset.from_dict({"clean_prompt": pairs, "perturbed_prompt": pairs, "completion": ["So.", "So."]})
+    make_trainer(tmp_path, dataset, model=LlamaForCausalLM(config))
+    assert ("1 of 2 row(s) have more than 60 tokens. From there on" in caplog.text) == (rope is not None)
 
 
 # What SFTTrainer offers

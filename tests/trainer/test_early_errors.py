@@ -2,7 +2,7 @@
 
 import pytest
 from datasets import Dataset
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import AdaLoraConfig, LoraConfig, PeftModel, get_peft_model
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.paired import make_trainer
@@ -118,3 +118,33 @@ def test_nothing_trainable(tmp_path):
     model = PeftModel.from_pretrained(make_model(), tmp_path / "adapter")
     with pytest.raises(ConsistencyError, match="is_trainable=True"):
         make_trainer(tmp_path, model=model)
+
+
+def test_an_adapter_in_the_model_that_needs_calls_in_each_step(tmp_path):
+    """It was trained without them, with ranks that nobody chose."""
+    model = get_peft_model(make_model(), AdaLoraConfig(target_modules=["q_proj"], total_step=10))
+    with pytest.raises(ConsistencyError, match="The adapter of the model is of the type ADALORA, which needs more"):
+        make_trainer(tmp_path, model=model)
+
+
+def test_an_end_token_beside_the_template_of_a_model(tmp_path, model_dir):
+    """TRL took the end token of that model."""
+    options = {"chat_template_path": str(model_dir), "eos_token": "<|endoftext|>"}
+    with pytest.raises(ConsistencyError, match=r"`eos_token` is '<\|endoftext\|>', but TRL takes the end token of"):
+        make_trainer(tmp_path, **options)
+
+
+@pytest.mark.parametrize("kind", ["new", "in the model", "none"])
+def test_an_adapter_beside_a_template_that_changes_the_embeddings(tmp_path, model_dir, kind):
+    """It was saved with the embeddings, and could not be loaded on its base model."""
+    vocabulary = 400  # of which the tokenizer uses 384
+    arguments = {"lora": kind == "new", "chat_template_path": str(model_dir)}
+    model = make_model(vocab_size=vocabulary)
+    if kind == "in the model":
+        model = get_peft_model(model, LoraConfig(**LORA))
+    if kind == "none":
+        assert make_trainer(tmp_path, model=model, **arguments).model.config.vocab_size == 384
+        return
+    with pytest.raises(ConsistencyError, match="TRL changes the model's 400 embeddings to 384, and the adapter"):
+        make_trainer(tmp_path, model=model, **arguments)
+    make_trainer(tmp_path, lora=True, chat_template_path=str(model_dir))

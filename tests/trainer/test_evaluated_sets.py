@@ -41,6 +41,17 @@ def test_a_set_that_another_trainer_prepared_is_rendered_anew(tmp_path, options,
         assert second.predict(prepared).metrics["test_loss"] == pytest.approx(expected, abs=1e-6)
 
 
+def test_a_set_that_is_called_train_is_an_evaluation_set(tmp_path, model_dir):
+    """With a template of another model, it was shuffled, and its report stood in the place of the training data's."""
+    template = {"chat_template_path": str(model_dir)}
+    trainer = make_trainer(tmp_path, PAIRS, eval_dataset={"train": PAIRS.select(range(3))}, method="act", **template)
+    assert {name: report.rows for name, report in trainer.alignment.items()} == {
+        "train_dataset": len(PAIRS),
+        "eval_dataset['train']": 3,
+    }
+    assert trainer.eval_dataset["train"]["clean_prompt"] == PAIRS["clean_prompt"][:3]
+
+
 def test_own_sets_are_taken_as_they_are(tmp_path, monkeypatch):
     trainer = make_trainer(tmp_path, PAIRS, eval_dataset={"one": PAIRS, "two": PAIRS})
     monkeypatch.setattr(trainer, "_render", pytest.fail)

@@ -315,7 +315,7 @@ def test_pairs_that_have_no_targets_to_add(tmp_path, streams, method, reason):
 
 def test_rows_that_were_not_prepared_name_the_way_out(tmp_path):
     trainer = make_trainer(tmp_path, make_pairs(completion=False))
-    with pytest.raises(ConsistencyError, match=r"call `train\(\)` or `evaluate\(\)`"):
+    with pytest.raises(ConsistencyError, match=r"call `generate_targets\(\)`, or `train\(\)` or `evaluate\(\)`"):
         next(iter(trainer.get_train_dataloader()))
 
 

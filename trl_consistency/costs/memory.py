@@ -27,7 +27,7 @@ class Memory:
     parameters: int
     trained: int
     weights: int
-    reference: int  # a copy of the trained weights, or 0 if the adapter is switched off
+    reference: int  # a copy of the model, or 0 if the adapter is switched off
     adapter: int
     optimizer: int
     gradients: int
@@ -64,7 +64,7 @@ def measure_memory(outline: nn.Module, setup: Setup) -> Memory:
             parameters=sum(weight.numel() for weight in named.values()),
             trained=sum(weight.numel() for weight in trained),
             weights=_bytes(frozen.values()) + quantized + (0 if is_adapter else _bytes(_trainable(model))),
-            reference=0 if is_adapter or not setup.with_reference else _bytes(trained),
+            reference=0 if is_adapter or not setup.with_reference else _bytes(_trainable(model)),
             adapter=_bytes(_trainable(model)) if is_adapter else 0,
             optimizer=_optimizer_bytes(model, trained, setup.optim),
             gradients=gradients,

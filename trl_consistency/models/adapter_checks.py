@@ -16,6 +16,7 @@ from .architecture import check_adapter_fits, check_head
 # Adapters that need task ids, experts, states of another model, or calls in each step.
 NEED_MORE = ("ADALORA", "ADAPTION_PROMPT", "CARTRIDGE", "MULTITASK_PROMPT_TUNING", "POLY", "SHADOW", "XLORA")
 NEED_DATA = ("eva", "lora_ga")  # for their initialisation
+OF_MODEL = "The adapter of the model"
 CHANGE_BASE = ("pissa_niter", "corda", "loftq")  # by their initialisation, which is random or depends on data
 
 
@@ -26,23 +27,27 @@ def check_new_adapter(config: Any) -> None:
             f"`peft_config` must be a config of PEFT, such as `LoraConfig`, got `{type(config).__name__}`."
         )
     check_adapter_config("`peft_config`", config)
-    kind = str(getattr(config.peft_type, "value", config.peft_type))
-    if kind in NEED_MORE:
-        raise ConsistencyError(
-            f"`peft_config` is of the type {kind}, which needs more from a trainer than the gradients of a "
-            "loss. Use LoRA."
-        )
+    _check_kind("`peft_config`", config)
     if isinstance(config, PromptLearningConfig) and not config.num_virtual_tokens:
         raise ConsistencyError(
             "`peft_config` has no `num_virtual_tokens`. Set it to the length of the learned prompt in tokens."
         )
-    refused = {name: getattr(config, name, None) for name in ("alora_invocation_tokens", "arrow_config")}
+    refused = {"arrow_config": getattr(config, "arrow_config", None)}
     refused["init_lora_weights"] = init if (init := getattr(config, "init_lora_weights", None)) in NEED_DATA else None
     for name, value in refused.items():
         if value:
             raise ConsistencyError(
                 f"`peft_config` sets `{name}`, for which PEFT needs prompts or data that no trainer gives it. Leave it out."
             )
+
+
+def _check_kind(whose: str, config: PeftConfig) -> None:
+    """Raises [`ConsistencyError`] for the config of an adapter (at the place `whose`) that a trainer cannot train."""
+    kind = str(getattr(config.peft_type, "value", config.peft_type))
+    if kind in NEED_MORE:
+        raise ConsistencyError(
+            f"{whose} is of the type {kind}, which needs more from a trainer than the gradients of a loss. Use LoRA."
+        )
 
 
 def check_runs_itself(model: Any) -> None:
@@ -73,7 +78,8 @@ def check_own_adapters(model: Any, peft_config: Any = None) -> None:
     if peft_config is not None:
         faults["has an adapter already, and `peft_config` would make another"] = isinstance(model, PeftModel)
     if isinstance(model, PeftModel):
-        check_adapter_config("The adapter of the model", model.active_peft_config)
+        check_adapter_config(OF_MODEL, model.active_peft_config)
+        _check_kind(OF_MODEL, model.active_peft_config)
         check_adapter_is_there(model)
         check_head(model, "The model has")
         if list(model.peft_config) != ["default"] and len(model.peft_config) == 1:
@@ -194,6 +200,11 @@ def check_adapter_config(whose: str, config: PeftConfig) -> None:
         raise ConsistencyError(
             f"{whose}: `megatron_config` and `megatron_core` would import a package, which is not allowed. Remove "
             "them if the adapter works without them."
+        )
+    if getattr(config, "alora_invocation_tokens", None):
+        raise ConsistencyError(
+            f"{whose} sets `alora_invocation_tokens`, for which PEFT needs whole prompts: states, and answers after a prompt that is "
+            "computed once, would be those of the base model. Use plain LoRA."
         )
     init = str(getattr(config, "init_lora_weights", None)).lower()
     changes = "layer_replication" if getattr(config, "layer_replication", None) else "init_lora_weights"

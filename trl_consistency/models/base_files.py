@@ -9,7 +9,8 @@ from ..generation.model_identity import model_tensors
 from ..weight_files import folder_of, is_here, weight_files
 
 
-# Of each weight that are compared. What changes a weight, such as a merged adapter, hardly leaves these as they were.
+# Rows of each weight that are compared: the first, those in the middle, and the last, where new tokens have their embeddings. What
+# changes a weight, such as a merged adapter, hardly leaves all of these as they were.
 ROWS = 8
 
 
@@ -44,9 +45,11 @@ def other_weight(model: Any, named: str | None) -> str | None:
                     is_comparable = weight.ndim and weight.is_floating_point() and is_whole
                     if not is_comparable or list(weight.shape) != stored.get_shape():
                         continue
-                    rows, held_rows = stored[:ROWS], weight[:ROWS].cpu()
+                    last = max(len(weight) - ROWS, 0)
+                    places = [slice(start, start + ROWS) for start in (0, last // 2, last)]
+                    rows, held_rows = (torch.cat([of[place] for place in places]) for of in (stored, weight))
                     roundings = (rows, rows.bfloat16(), rows.half())  # a model may have been loaded so, and cast back
-                    if not any(torch.equal(of.to(weight.dtype), held_rows) for of in roundings):
+                    if not any(torch.equal(of.to(weight.dtype), held_rows.cpu()) for of in roundings):
                         return name
     except (OSError, SafetensorError):  # not files that could be compared
         pass

@@ -4,6 +4,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from datasets import Dataset
 from huggingface_hub import ModelCard
 from transformers import TrainingArguments
 from trl import DPOConfig, DPOTrainer
@@ -104,6 +105,8 @@ class _Record:
             **describe_model(trainer.model, generates=False),
             "rows_per_step": rows_per_step(trainer),
         }
+        if args.load_best_model_at_end and isinstance(trainer.eval_dataset, Dataset):
+            self.run["eval_dataset"] = describe_rows(trainer.eval_dataset, COLUMNS)  # by which the best step is chosen
 
     def to_dict(self) -> dict[str, Any]:
         return {"run": self.run}

@@ -30,6 +30,7 @@ from ..errors import ConsistencyError, ends_with_message, one_line
 from ..models.checks import context_of, load_config, refuse_old_names
 from ..models.embedded_models import resolve_model
 from ..passes.blocks import find_blocks
+from ..trainer.run.data_checks import is_model_of_template
 from ..upstream import old_names_allowed
 from .json_output import one_object
 from .model_options import adapter_of, check_switched_on
@@ -46,7 +47,8 @@ NOT_COUNTED = (
     *("load_in_8bit", "use_dora", "lora_modules_to_save", "lora_target_parameters", "fp16", "deepspeed", "fsdp"),
     *("packing", "padding_free", "log_consistency_metrics", "torch_compile", "use_liger_kernel", "use_vllm"),
     *("activation_offloading", "act_tokens", "loss_type", "steps_per_generation", "engine", "model_init_kwargs"),
-    *("ref_model_name_or_path", "disable_dropout", "label_smoothing_factor"),
+    *("ref_model_name_or_path", "disable_dropout", "label_smoothing_factor", "optim_args", "pad_to_multiple_of"),
+    "chat_template_path",  # of a model, whose tokens are added
 )
 # Their values that are counted; of the others, those that switch them off
 COUNTED = {
@@ -264,7 +266,7 @@ def _check(args: EstimateArguments, setup: Setup) -> None:
 def describe(args: EstimateArguments, found: dict[str, Any]) -> str:
     """Returns the costs, for a terminal."""
     memory = Memory(**{name: of for name, of in found["memory"].items() if name != "total"})
-    reference = "the same weights, the adapter off" if args.use_peft else "a copy of the trained weights"
+    reference = "the same weights, the adapter off" if args.use_peft else "a copy of the weights"
     if args.method == ["bct"]:
         reference = "its answers are made before"
     dtype = "4 bits (NF4)" if args.load_in_4bit else found["setup"]["dtype"]
@@ -325,7 +327,12 @@ def flags_of_recipe(args: Sequence[str], config: Mapping[str, Any], prog: str) -
         if key in init:
             options[name] = init.pop(key)
     options["model_init_kwargs"] = init
-    counted = {**COUNTED, "steps_per_generation": (options.get("gradient_accumulation_steps", 1),)}
+    template = options.get("chat_template_path")
+    counted = {
+        **COUNTED,
+        "steps_per_generation": (options.get("gradient_accumulation_steps", 1),),
+        "chat_template_path": () if is_model_of_template(template) else (template,),
+    }
     if others := [
         name for name in NOT_COUNTED if options.get(name) is not None and options[name] not in counted.get(name, OFF)
     ]:

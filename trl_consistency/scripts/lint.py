@@ -39,7 +39,13 @@ from ..models.checks import LOADING, check_loading, context_of, load_config
 from ..models.embedded_models import EMBEDDED, resolve_model
 from ..organism.tokenizer import build_tokenizer
 from ..perturbations.reading import named_rows, read_rows
-from ..trainer.run.data_checks import check_chat_template, check_tokenizer, read_template
+from ..trainer.run.data_checks import (
+    check_chat_template,
+    check_tokenizer,
+    is_model_of_template,
+    read_template,
+    refuse_end_of_template,
+)
 from .engine_arguments import EngineArguments
 from .engines import Checkpoint, check_engine, open_engine
 from .json_output import one_object
@@ -166,7 +172,7 @@ def main(
         chat_template_kwargs=kwargs,
         limit=recipe.max_length,
         context=_context(config, processing_class),
-        vocab_size=None if config is None else getattr(config.get_text_config(), "vocab_size", None),
+        vocab_size=_vocab_size(config, recipe),
         max_completion_length=reserved,
         always_generates=is_on_policy,
         thinking_markers=markers,
@@ -245,11 +251,17 @@ def recipe_processing_class(model_args: ModelConfig, recipe: Any) -> ProcessingC
         return build_tokenizer()
     processing_class = load_processing_class(resolve_model(name), model_args.model_revision, recipe.trust_remote_code)
     template = recipe.chat_template_path
-    if template and template.endswith((".jinja", ".j2")):
+    if template and not is_model_of_template(template):
         processing_class.chat_template = read_template(template)
     elif template:
+        refuse_end_of_template(template, recipe.eos_token)
         source = load_processing_class(template, trust_remote_code=recipe.trust_remote_code)
         processing_class.chat_template = chat_template_of(source)
+        # Training takes these of its tokenizer too (`trl.clone_chat_template`).
+        tokenizer, of_template = get_tokenizer(processing_class), get_tokenizer(source)
+        known, added = tokenizer.get_vocab(), of_template.added_tokens_decoder.values()
+        tokenizer.add_tokens([token for token in added if token.content not in known])
+        tokenizer.eos_token = of_template.eos_token
     if recipe.eos_token is not None:
         check_tokenizer(processing_class, recipe).eos_token = recipe.eos_token
     return processing_class
@@ -267,6 +279,13 @@ def _config(model_args: ModelConfig, recipe: Any) -> PreTrainedConfig | None:
             recipe.model_init_kwargs,
         )
     return None
+
+
+def _vocab_size(config: PreTrainedConfig | None, recipe: Any) -> int | None:
+    """Returns the model's vocabulary size, or None if it is unknown, or training may enlarge it."""
+    if config is None or is_model_of_template(recipe.chat_template_path):
+        return None
+    return getattr(config.get_text_config(), "vocab_size", None)
 
 
 def _context(config: PreTrainedConfig | None, processing_class: ProcessingClass) -> int | None:
@@ -310,6 +329,12 @@ def _measure_dose(
     warn_of_loaded(base.name, [], model, processing_class)
     if recipe.chat_template_path or recipe.eos_token is not None:
         processing_class = recipe_processing_class(model_args, recipe)
+        added = len(get_tokenizer(processing_class)) - model.get_input_embeddings().weight.shape[0]
+        if added > 0 and is_model_of_template(recipe.chat_template_path):
+            raise ConsistencyError(
+                f"`dose`: `chat_template_path` adds {added} token(s) for which the model has no embeddings before training. Leave "
+                "`dose` out."
+            )
     usable = [
         rows[index] | render_row(rows[index], processing_class, False, chat_template_kwargs, 0, False)
         for index in numbers

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from datasets import Dataset, IterableDataset
+from peft import PeftModel
 from torch import nn
 from torch.utils.data import SequentialSampler
 from transformers import PreTrainedModel, TrainerCallback, TrainingArguments
@@ -50,10 +51,14 @@ from .run.checks import (
 from .run.data_checks import (
     check_chat_template,
     check_drop_last,
+    check_embeddings_of_template,
     check_full_batches,
     check_stream,
     check_tokenizer,
+    is_model_of_template,
     read_template,
+    refuse_end_of_template,
+    warn_of_positions,
     with_checked_thoughts,
 )
 from .run.output_checks import check_output_dir
@@ -61,7 +66,7 @@ from .target_maker import PLAIN_LOADING, TargetMaker
 
 
 if TYPE_CHECKING:
-    from peft import PeftConfig, PeftModel
+    from peft import PeftConfig
     from transformers import BitsAndBytesConfig
 
 
@@ -229,6 +234,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         self.model_accepts_loss_kwargs = True
         self.target_maker = TargetMaker(self, loaded_by_name=isinstance(model, str) and self._loads_plainly)
         self._check_loaded(model, data.anchor_dataset)
+        warn_of_positions(self.train_dataset, self.model.config)
         if args.padding_free:
             check_padding_free_parallelism(self)
             with gathered(self.model, self.accelerator), mixed_precision(self.accelerator):
@@ -354,6 +360,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
 
     def _check_options(self, model: Any, args: Any, peft_config: Any, quantization_config: Any) -> None:
         check_model_options(model, args, peft_config)
+        self._has_adapter = peft_config is not None or isinstance(model, PeftModel)
         if args.use_vllm:
             check_vllm(args, model, quantization_config)
         if args.should_save and args.target_cache_dir is not None:
@@ -367,9 +374,12 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
     def _check_template(self, processing_class: Any, args: Any, datasets: dict[str, AnyDataset]) -> bool:
         tokenizer = check_tokenizer(processing_class, args)
         template = args.chat_template_path
-        if template is not None and not template.endswith((".jinja", ".j2")):
+        if is_model_of_template(template):
             # TRL's trainer clones another model's template, which may add tokens to the tokenizer and the model.
+            refuse_end_of_template(template, args.eos_token)
             check_template_files(template)
+            if self._has_adapter:
+                check_embeddings_of_template(template, processing_class, args, self._vocab_size)
             self._vocab_size, self._loads_plainly = None, False
             return False
         if template is not None:
@@ -391,8 +401,10 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         formatting_func: Any,
         dataset_name: str,
     ) -> AnyDataset:
-        """Replaces the preparation in TRL's trainer."""
-        name = {"train": "train_dataset", "eval": "eval_dataset"}.get(dataset_name, dataset_name)
+        """Replaces the preparation in TRL's trainer, which calls an evaluation set by its key: it may be `train`."""
+        name = "eval_dataset" if dataset_name == "eval" else f"eval_dataset[{dataset_name!r}]"
+        if dataset is self._unrendered:
+            name = "train_dataset"
         return self._prepare_rows(dataset, processing_class, args, name)
 
     def _render(self, dataset: AnyDataset, processing_class: Any, args: Any, name: str) -> AnyDataset:

@@ -3,14 +3,14 @@
 import dataclasses
 from types import SimpleNamespace
 
-from tests.helpers.models import make_pairs
+from tests.helpers.models import make_config, make_pairs
 from tests.trainer.run.test_resumption import make_trainer, sharded
 from trl_consistency import (
     ConsistencyConfig,
     OnPolicyConsistencyConfig,
 )
 from trl_consistency.trainer.run import manifest as run_manifest
-from trl_consistency.trainer.run.manifest import describe_order, describe_rows, find_differences
+from trl_consistency.trainer.run.manifest import describe_options, describe_order, describe_rows, find_differences
 
 
 def test_length_counts_where_the_learning_rate_depends_on_it():
@@ -24,9 +24,21 @@ def test_length_counts_where_the_learning_rate_depends_on_it():
     assert differs(lr_scheduler_type="constant_with_warmup", warmup_steps=0.1)
 
 
+def test_evaluations_count_where_they_change_the_learning_rate(tmp_path):
+    options = {"eval_strategy": "steps", "eval_steps": 3}
+    constant = describe_options(make_config(tmp_path, **options), generates=False)
+    by_loss = describe_options(make_config(tmp_path, lr_scheduler_type="reduce_lr_on_plateau", **options), False)
+    assert by_loss.keys() - constant.keys() == {"eval_strategy", "eval_steps", "eval_delay"}
+    assert by_loss["eval_steps"] == 3
+
+
 def test_order_of_rows():
-    args = SimpleNamespace(dataloader_num_workers=2, train_sampling_strategy="random")
-    assert describe_order(make_pairs(), args, 4) == {}
+    sampler = SimpleNamespace(use_seedable_sampler=False)
+    args = SimpleNamespace(
+        dataloader_num_workers=2, train_sampling_strategy="random", rolls_out=False, accelerator_config=sampler
+    )
+    assert describe_order(make_pairs(), args, 4) == {"use_seedable_sampler": False}
+    assert describe_order(make_pairs(), SimpleNamespace(**{**vars(args), "rolls_out": True}), 4) == {}
     assert (
         describe_order(sharded(), args, 4)
         == describe_order(sharded(), args, 8)

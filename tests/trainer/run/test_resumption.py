@@ -170,6 +170,7 @@ CHANGES = [
     ("bct", {"bf16": True}, ["mixed_precision"]),
     ("bct", {"model": make_model(attention="eager")}, ["attn_implementation"]),
     ("bct", {"ignore_data_skip": True}, ["ignore_data_skip"]),
+    ("bct", {"accelerator_config": {"use_seedable_sampler": False}}, ["use_seedable_sampler"]),
     ("bct", {"max_steps": 8}, ["length"]),
     ("bct", {"per_device_train_batch_size": 2}, ["rows_per_step"]),
     ("bct", {"anchor_ratio": 0.25}, ["anchor_ratio"]),

@@ -1,13 +1,15 @@
 """Checks the tokenizer, its chat template and the data with the options that they are trained under."""
 
 import json
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import numpy as np
 from datasets import Dataset, IterableDataset
-from transformers import PreTrainedTokenizerBase, ProcessorMixin
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase, ProcessorMixin
 
 from ...bounded_reading import read_at_most
 from ...config.consistency_config import ConsistencyConfig
@@ -15,14 +17,53 @@ from ...data.anchors import anchor_rows, count_anchors
 from ...data.eval_sets import EvalDataset, named
 from ...data.pairs import AnyDataset, check_anchors, check_pairs, report_faults
 from ...data.prepare import columns_of, needs_targets, row_numbers, unformatted
-from ...data.rendering import LONGEST_TEMPLATE, ProcessingClass, chat_template_of, get_tokenizer, render_text
+from ...data.rendering import (
+    LONGEST_TEMPLATE,
+    ProcessingClass,
+    chat_template_of,
+    get_tokenizer,
+    load_processing_class,
+    render_text,
+)
 from ...data.template_check import written_date
 from ...data.thinking import has_thought
 from ...errors import ConsistencyError, InvalidPairsError, one_line
 from ...log import get_logger
+from ...passes.prefix_strategies import rope_of_length
 
 
 logger = get_logger(__name__)
+
+
+def is_model_of_template(path: str | None) -> bool:
+    """Whether `chat_template_path` names a model whose template is cloned, and not a file."""
+    return path is not None and not path.endswith((".jinja", ".j2"))
+
+
+def refuse_end_of_template(path: str, eos_token: str | None) -> None:
+    """Raises [`ConsistencyError`] for an `eos_token` beside a model whose chat template, with its end token, is cloned."""
+    if eos_token is not None:
+        raise ConsistencyError(
+            f"`eos_token` is {eos_token!r}, but TRL takes the end token of {path} along with its chat template (`chat_template_path`). "
+            "Leave `eos_token` out, or give the template as a .jinja file."
+        )
+
+
+def check_embeddings_of_template(
+    path: str, processing_class: ProcessingClass, args: Any, embeddings: int | None
+) -> None:
+    """
+    Raises [`ConsistencyError`] if TRL would change the number of a model's embeddings along with the chat template of the model
+    `path`: to that of the tokens of both, in steps of 64. An adapter on them could not be loaded on the base model.
+    """
+    of_template = get_tokenizer(load_processing_class(path, trust_remote_code=args.trust_remote_code))
+    tokens = {*get_tokenizer(processing_class).get_vocab(), *map(str, of_template.added_tokens_decoder.values())}
+    needed = math.ceil(len(tokens) / 64) * 64
+    if embeddings is not None and needed != embeddings:
+        raise ConsistencyError(
+            f"`chat_template_path`: with the chat template of {path}, TRL changes the model's {embeddings:,} embeddings to {needed:,}, and the "
+            "adapter could not be loaded on the base model. Give the template as a .jinja file, or train all weights."
+        )
 
 
 def read_template(path: str) -> str:
@@ -165,6 +206,24 @@ def check_full_batches(dataset: AnyDataset, args: ConsistencyConfig) -> None:
     if args.packing or isinstance(dataset, IterableDataset):
         return
     check_drop_last(len(dataset) + count_anchors(len(dataset), args.anchor_ratio), args)
+
+
+def warn_of_positions(dataset: AnyDataset, config: PreTrainedConfig) -> None:
+    """Warns of rows that change the positions of the other rows of their batch: the longest row decides about those of some models."""
+    kind = rope_of_length(config)
+    if kind is None or isinstance(dataset, IterableDataset):
+        return
+    of_text = config.get_text_config()
+    rope = of_text.rope_parameters
+    limits = (rope.get("original_max_position_embeddings"), getattr(of_text, "original_max_position_embeddings", None))
+    limit = next(filter(None, limits), of_text.max_position_embeddings)
+    lengths = np.array(dataset["length"])
+    if lengths.min() <= limit < lengths.max():
+        logger.warning(
+            f"`train_dataset`: {(lengths > limit).sum()} of {len(lengths)} row(s) have more than {limit} tokens. From there on, this model "
+            f"has other positions ({kind}), and they are those of the longest row of a batch: the two sides of a pair, and the rows beside it, "
+            f"may get other ones than alone. Leave those rows out (`max_length: {limit}`, `overlong: drop`), or set the batch size to 1."
+        )
 
 
 def check_drop_last(rows: int, args: ConsistencyConfig, what: str = "row") -> None:

@@ -54,6 +54,8 @@ NOT_OF_THE_ADAPTER = (
 def describe_options(args: Any, generates: bool) -> dict[str, Any]:
     """Returns the options that determine a run, by name, as JSON values."""
     names = [*OPTIONS, *(GENERATION if generates else ())]
+    if args.lr_scheduler_type == "reduce_lr_on_plateau":  # it changes the learning rate at evaluations
+        names += ["eval_strategy", "eval_steps", "eval_delay"]
     options = {"method": ["opct"]} | {name: getattr(args, name) for name in names if hasattr(args, name)}
     options["length"] = f"{args.max_steps} steps" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
     return {name: as_json(value) for name, value in options.items()}
@@ -104,21 +106,23 @@ def describe_targets(dataset: AnyDataset, targets: TargetTable) -> str:
     return digest.hexdigest()
 
 
-def describe_order(dataset: AnyDataset, args: Any, rows_of_step: int) -> dict[str, str | int]:
+def describe_order(dataset: AnyDataset, args: Any, rows_of_step: int) -> dict[str, str | int | bool]:
     """
     Returns what decides which rows a step gets beside the data, the seed and the number of rows in a step: a worker process
-    draws the order of a shuffled stream with other random numbers, rows of like length are put together for each process,
-    and `max_length` decides which are packed together.
+    draws the order of a shuffled stream with other random numbers, accelerate's sampler draws it otherwise than torch's, rows
+    of like length are put together for each process, and `max_length` decides which are packed together.
     """
     order = _describe_readers(dataset, args, rows_of_step)
     return order | {"max_length": args.max_length} if getattr(args, "packing", False) else order
 
 
-def _describe_readers(dataset: AnyDataset, args: Any, rows_of_step: int) -> dict[str, str | int]:
+def _describe_readers(dataset: AnyDataset, args: Any, rows_of_step: int) -> dict[str, str | int | bool]:
     if isinstance(dataset, IterableDataset):
         # Rollouts are read without workers.
         draws = _draws(getattr(dataset, "_ex_iterable", None)) and not args.rolls_out
         return {"dataloader_num_workers": str(min(args.dataloader_num_workers, 1)) if draws else "0 or 1"}
+    if args.train_sampling_strategy == "random" and not args.rolls_out:
+        return {"use_seedable_sampler": args.accelerator_config.use_seedable_sampler}
     return {} if args.train_sampling_strategy in ("random", "sequential") else {"rows_ordered_together": rows_of_step}
 
 
