@@ -24,6 +24,7 @@ from trl_consistency.evaluation.capability import (
 )
 from trl_consistency.evaluation.capability_data import Question, as_prompt, read_capability
 from trl_consistency.evaluation.rates.intervals import Sample, estimate
+from trl_consistency.evaluation.suites import completions
 from trl_consistency.evaluation.suites.completions import score_completions
 from trl_consistency.generation.answer_cache import TargetCache
 
@@ -465,6 +466,16 @@ def test_items_that_were_read_already_are_not_drawn_again(tmp_path, model, token
     for count in (0, -1):
         with pytest.raises(ConsistencyError, match=f"`max_items` must be at least 1, or None for all, got {count}"):
             read_capability(tmp_path, count)
+
+
+@needs_lm_eval
+def test_questions_are_not_cut_where_a_model_has_no_context(model, tokenizer, monkeypatch):
+    """The harness reads 2,048 tokens of them."""
+    made, make = [], completions.harness_model
+    monkeypatch.setattr(completions, "context_of", lambda config: None)
+    monkeypatch.setattr(completions, "harness_model", lambda **options: made.append(make(**options)) or made[0])
+    score_completions(model, tokenizer, [{"prompt": "x" * 300, "choices": ["dog", "the cat"], "answer": 1}])
+    assert made[0].max_length == 1 + len(tokenizer(text="x" * 300 + " the cat")["input_ids"])
 
 
 @needs_lm_eval

@@ -7,7 +7,7 @@ import pytest
 from datasets import Dataset
 from peft import LoraConfig
 
-from tests.helpers.evaluate_command import pair, write
+from tests.helpers.evaluate_command import pair, save_adapter, write
 from tests.helpers.models import make_config
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.data.folders import TRAINED_PAIRS
@@ -181,3 +181,17 @@ def test_the_digests_are_not_published(model_dir, tmp_path):
     sent, left_out = choose_files(tmp_path / "mine")
     assert TRAINED_PAIRS not in sent
     assert left_out[TRAINED_PAIRS] == "training data"
+
+
+@pytest.mark.long
+def test_the_card_says_it_of_the_base_model(options, model_dir, tmp_path):
+    """Its figures before training stand there. The report alone said it."""
+    base, mine, rows = tmp_path / "base", tmp_path / "mine", [pair(number) for number in range(4)]
+    trained(model_dir, base, rows, is_adapter=False)
+    save_adapter(base, mine, 0)
+    (mine / "README.md").write_text("---\nlibrary_name: peft\n---\n# mine\n")
+    options[options.index("--model_name_or_path") + 1] = str(base)
+    options[options.index("--adapters") + 1] = str(mine)
+    options[options.index("--pairs") + 1] = write(tmp_path / "some.jsonl", rows)
+    run([*options, "--save_to_adapters", "true"])
+    assert "Before training: This model was trained on 4 of the 4 row(s)" in (mine / "README.md").read_text()

@@ -35,6 +35,8 @@ def save_to_adapters(
     """
     base = found[BASE]
     of_base = base.warnings() + capability_warnings(capability.get(BASE, {}))
+    # What the base model was trained on
+    of_base += [text.removeprefix(f"{BASE}: ") for text in summary["findings"] if text.startswith(f"{BASE}: ")]
     for name, results in found.items():
         if name == BASE:
             continue
@@ -47,7 +49,7 @@ def save_to_adapters(
                 make_page_results(results, base) + page_capability(capability, name),
                 _description(summary),
                 make_page_outcomes(results, base),
-                told + [f"Before training: {text}" for text in of_base if text not in told],
+                told + [f"Before training: {text}" for text in dict.fromkeys(of_base) if text not in told],
                 model_digest(folder),
             )
             after = name if name != "before" else f"./{name}"

@@ -54,12 +54,15 @@ def score_completions(
     """
     from lm_eval import evaluate
 
+    own = get_tokenizer(processing_class)
+    texts = (f"{question['prompt']} {choice}" for question in questions for choice in question["choices"])
     with evaluating(model), _quiet(progress):
         lm = harness_model(
             pretrained=model,
-            tokenizer=deepcopy(get_tokenizer(processing_class)),  # a padding token is set on it
+            tokenizer=deepcopy(own),  # a padding token is set on it
             batch_size=batch_size,
-            max_length=context_of(model.config),
+            # Without one, the harness cuts at 2,048 tokens.
+            max_length=context_of(model.config) or 1 + max(len(own(text=text)["input_ids"]) for text in texts),
             softmax_dtype=torch.float32,  # in bfloat16, many choices would tie
         )
         results = evaluate(lm=lm, task_dict={TASK: _task(questions)}, bootstrap_iters=0)
