@@ -237,6 +237,23 @@ def test_letters_are_the_tokens_that_follow_the_prefix():
         assert tokenizer.decode(ids).strip() == letter
 
 
+def test_letters_whose_logits_are_equal_after_rounding(tokenizer):
+    """The earlier letter was the answer."""
+    torch.manual_seed(0)
+    model, ids = make_model().bfloat16(), tokenizer("Which?")["input_ids"]
+    scorer = LetterScorer(model, tokenizer, [(ids, "ABCD")])
+    tokens = [token for forms in scorer._tokens.values() for token in forms]
+    read, others = torch.tensor([[*ids, *scorer._prefix]]), 0
+    state = model.model(read).last_hidden_state[0, -1].float()
+    toward = 20 * state / state.square().sum()  # for a logit of 20, where rounded ones are 0.125 apart
+    for _ in range(40):
+        model.lm_head.weight.data[tokens] = (toward + 0.01 * torch.randn(len(tokens), len(state))).bfloat16()
+        exact = model.lm_head.weight[tokens].float() @ state
+        assert scorer([ids], 0) == [[tokens[int(exact.argmax())]]]
+        others += int(model(read).logits[0, -1, tokens].argmax() != exact.argmax())
+    assert others > 5
+
+
 def test_letters_that_are_no_tokens(tokenizer):
     with pytest.raises(ConsistencyError, match="letter É is not a single token"):
         LetterScorer(make_model(), tokenizer, [([5, 6], "É")])

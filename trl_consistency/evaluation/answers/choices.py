@@ -2,9 +2,12 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ...data.answers import denied_answer
@@ -137,7 +140,7 @@ class LetterScorer:
                     f"`multiple_choice` logprob: the letter {letter} is not a single token. Use `text`."
                 )
         check_no_thought([ids for ids, _ in prompts], text_tokenizer, thinking_markers, "multiple_choice", "letter")
-        self.options = {"choices": "logprob", "prefix": prefix, "letters": self._tokens}
+        self.options = {"choices": "logprob", "prefix": prefix, "letters": self._tokens, "head": "float32"}
 
     def _after_prefix(self, tokenizer: Any, prefix: str, form: str) -> list[int]:
         """
@@ -161,16 +164,27 @@ class LetterScorer:
         full = [[*ids, *self._prefix] for ids in prompts]
         input_ids, attention_mask = left_padded(full, self._pad, self.model.device)
         positions = (attention_mask.cumsum(-1) - 1).clamp(min=0)
-        logits = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=positions,
-            logits_to_keep=1,
-            use_cache=False,
-        ).logits[:, -1]  # (B, V)
+        head: Any = self.model.get_output_embeddings()
+        rounds = type(head) is nn.Linear and head.weight.dtype in (torch.bfloat16, torch.float16)
+        states: list[Tensor] = []
+        with ExitStack() as hooks:
+            if rounds:
+                hook = head.register_forward_pre_hook(lambda module, inputs: states.append(inputs[0][:, -1]))
+                hooks.callback(hook.remove)
+            logits = self.model(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                position_ids=positions,
+                logits_to_keep=1,
+                use_cache=False,
+            ).logits[:, -1]  # (B, V)
         check_logits(logits)
         answers = []
-        for ids, of_row in zip(prompts, logits.float(), strict=True):
+        for row, ids in enumerate(prompts):
             tokens = [token for letter in self._letters[tuple(ids)] for token in self._tokens[letter]]
-            answers.append([tokens[int(of_row[tokens].argmax())]])
+            of_row = logits[row, tokens].float()
+            if rounds:  # Rounded logits of letters may be equal, and the first of them would be the answer.
+                bias = None if head.bias is None else head.bias[tokens].float()
+                of_row = F.linear(states[-1][row].float(), head.weight[tokens].float(), bias)
+            answers.append([tokens[int(of_row.argmax())]])
         return answers
