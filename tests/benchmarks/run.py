@@ -2,7 +2,7 @@
 Measures the rows of docs/benchmarks.md, and writes the page.
 
 ```bash
-python -m tests.benchmarks.run                   # all: 60 to 90 minutes of two idle cores
+python -m tests.benchmarks.run                   # all: 60 to 95 minutes of two idle cores
 python -m tests.benchmarks.run --only opct_step  # some rows
 python -m tests.benchmarks.run --quick           # five minutes: warns of ratios that have slipped, writes nothing
 python -m tests.benchmarks.run --agree FOLDER    # measures nothing: do the ratios of another run agree with these?

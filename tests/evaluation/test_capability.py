@@ -260,7 +260,7 @@ def test_a_prompt_without_room_for_an_answer(tmp_path, model, tokenizer):
             data.check_lengths(tokenizer, 512)
             continue
         with pytest.raises(
-            ConsistencyError, match="512 tokens, and no room for an answer in the model's context of 512"
+            ConsistencyError, match="it fills the model's context of 512 tokens, with no room for an answer"
         ):
             data.check_lengths(tokenizer, 512)
 

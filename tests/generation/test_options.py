@@ -110,6 +110,7 @@ def test_a_penalty_on_repeated_tokens_does_not_see_padding(pad):
     assert not torch.equal(penalty(input_ids, scores), torch.stack(alone))
     assert penalized(input_ids, mask, GenerationConfig(repetition_penalty=1.0)) is input_ids
     assert torch.equal(penalized(input_ids, mask, GenerationConfig(no_repeat_ngram_size=1)), rows)
+    assert penalized(input_ids, mask, GenerationConfig(no_repeat_ngram_size=2)) is input_ids
 
 
 @pytest.mark.parametrize("kind", ["targets", "rollouts"])

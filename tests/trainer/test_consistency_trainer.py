@@ -99,7 +99,7 @@ def test_rows_that_change_the_positions_of_others_are_said(tmp_path, caplog, rop
     pairs = [[{"role": "user", "content": "Why? " * words}] for words in (2, 60)]
     dataset = Dataset.from_dict({"clean_prompt": pairs, "perturbed_prompt": pairs, "completion": ["So.", "So."]})
     make_trainer(tmp_path, dataset, model=LlamaForCausalLM(config))
-    assert ("1 of 2 row(s) have more than 60 tokens. From there on" in caplog.text) == (rope is not None)
+    assert ("1 of 2 row(s) have more than 60 tokens. Beyond that" in caplog.text) == (rope is not None)
 
 
 # What SFTTrainer offers

@@ -114,12 +114,14 @@ class CapabilityData:
                     longest = max(len(ids) for ids in token_ids(tokenizer, item, template_kwargs))
                 except InvalidPairsError as error:
                     raise of_set.fault(index, str(error)) from None
-                answer = isinstance(item, str)  # of which a token has to fit at least
-                if context is not None and longest + answer > context:
+                if context is not None and longest > context:
+                    raise of_set.fault(
+                        index, f"it has {longest} tokens, more than the model's context of {context}. Leave it out"
+                    )
+                if isinstance(item, str) and longest == context:
                     raise of_set.fault(
                         index,
-                        f"it has {longest} tokens, {'and no room for an answer in' if answer else 'more than'} the model's context of "
-                        f"{context}. Leave it out",
+                        f"it fills the model's context of {context} tokens, with no room for an answer. Leave it out",
                     )
                 if isinstance(item, Text) and longest < 2:
                     raise of_set.fault(index, "its text has a single token, so that there is nothing to score")
@@ -240,8 +242,8 @@ def _read_file(path: Path) -> ItemSet | None:
     elif {"question", "answer"} <= columns:
         if of_choices := sorted(column for column in columns if column.lower() in CHOICE_COLUMNS):
             raise ConsistencyError(
-                f"`capability_data`: {path} has `{of_choices[0]}` beside `question` and `answer`. Of multiple choice, write the texts of the "
-                "choices as a list in `choices`, and in `answer` the index of the right one, from 0. For worked answers, remove that column."
+                f"`capability_data`: {path} has `{of_choices[0]}` beside `question` and `answer`. For multiple choice, list the choices' texts in "
+                "`choices`, and give the index of the right one in `answer`, from 0. For worked answers, remove that column."
             )
         kind, read = "texts", _read_worked_answer
     elif "text" in columns:
@@ -266,8 +268,8 @@ def _read_file(path: Path) -> ItemSet | None:
         raise ConsistencyError(f"`capability_data`: {path} has no prompt whose `label` is `safe`.")
     if repeated := len(items) - len({*map(repr, items)}):
         warnings.warn(
-            f"`capability_data`: {repeated} item(s) of {path} repeat an earlier one. Each counts again, and intervals take it for another "
-            "one. Remove them."
+            f"`capability_data`: {repeated} item(s) of {path} repeat an earlier one. Each counts again, and intervals treat it as "
+            "independent. Remove them."
         )
     return ItemSet(path, kind, items, numbers)
 

@@ -156,12 +156,16 @@ def left_padded(rows: Sequence[Sequence[int]], pad_token_id: int, device: torch.
 
 def penalized(input_ids: Tensor, attention_mask: Tensor, config: GenerationConfig) -> Tensor:
     """
-    Returns a batch that is padded on the left for generation with `config`. A penalty on tokens that occur also sees the padding,
-    which may be the token that ends an answer. So with one, or if repeated tokens are forbidden, the tokens of the row itself, over and over, stand in its place, where the
-    model does not look.
+    Returns a left-padded batch for generation with `config`. Some options penalize, or forbid, every token that occurs in a row, and
+    they count the padding. It may be the token that ends an answer. With such an option, each row's own tokens are repeated in place
+    of its padding. The mask still hides them from the model.
     """
     penalties = config.repetition_penalty, config.encoder_repetition_penalty
-    if all(of in (None, 1) for of in penalties) and not config.no_repeat_ngram_size:
+    forbidden = (
+        config.no_repeat_ngram_size,
+        config.encoder_no_repeat_ngram_size,
+    )  # longer ones never hold padding alone
+    if all(of in (None, 1) for of in penalties) and 1 not in forbidden:
         return input_ids
     lengths = attention_mask.sum(1, keepdim=True)
     start = input_ids.shape[1] - lengths

@@ -119,13 +119,13 @@ def assurances(summary: Mapping[str, Any], found: Mapping[str, Results]) -> list
 
 def _any_worse(differences: Mapping[str, Estimate]) -> bool:
     """
-    Whether a metric got worse beyond its interval, or at all if the interval of one source holds every change, or may have, since it
-    has none. Other words than before are no worse.
+    Whether a metric got worse beyond its interval, or may have, since it has none. With one source, any loss counts: the interval
+    holds every change. Other words than before are no worse.
     """
     for key, difference in differences.items():
         name, _, _ = key.partition("/")
         low, high = difference.interval or (1.0, -1.0)
-        if difference.sources < 2:  # its interval holds every change
+        if difference.sources < 2:
             low = high = difference.value
         if name != "reference_agreement" and (
             low > 0 if METRICS[name].is_failure or METRICS[name].is_gap else high < 0

@@ -401,7 +401,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         formatting_func: Any,
         dataset_name: str,
     ) -> AnyDataset:
-        """Replaces the preparation in TRL's trainer, which calls an evaluation set by its key: it may be `train`."""
+        """Replaces the preparation in TRL's trainer. `dataset_name` of an evaluation set is its key, which may be `train`."""
         name = "eval_dataset" if dataset_name == "eval" else f"eval_dataset[{dataset_name!r}]"
         if dataset is self._unrendered:
             name = "train_dataset"

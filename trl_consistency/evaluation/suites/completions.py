@@ -112,8 +112,7 @@ def harness_model(**options: Any) -> Any:
 @contextmanager
 def _keeping_head(model: Any) -> Iterator[None]:
     """
-    Within it, `tie_weights` does nothing. The harness calls it, and so would put embeddings that an adapter has trained in the place of
-    the head.
+    Within it, `tie_weights` does nothing. The harness calls it, and would replace the head by embeddings that an adapter has trained.
     """
     vars(model)["tie_weights"] = lambda *args, **kwargs: None
     try:

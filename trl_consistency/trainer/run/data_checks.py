@@ -53,16 +53,16 @@ def check_embeddings_of_template(
     path: str, processing_class: ProcessingClass, args: Any, embeddings: int | None
 ) -> None:
     """
-    Raises [`ConsistencyError`] if TRL would change the number of a model's embeddings along with the chat template of the model
-    `path`: to that of the tokens of both, in steps of 64. An adapter on them could not be loaded on the base model.
+    Raises [`ConsistencyError`] if TRL would resize a model's embeddings when it clones the chat template of the model `path`. It rounds
+    the number of all tokens up to a multiple of 64. An adapter on resized embeddings could not be loaded on the base model.
     """
     of_template = get_tokenizer(load_processing_class(path, trust_remote_code=args.trust_remote_code))
     tokens = {*get_tokenizer(processing_class).get_vocab(), *map(str, of_template.added_tokens_decoder.values())}
     needed = math.ceil(len(tokens) / 64) * 64
     if embeddings is not None and needed != embeddings:
         raise ConsistencyError(
-            f"`chat_template_path`: with the chat template of {path}, TRL changes the model's {embeddings:,} embeddings to {needed:,}, and the "
-            "adapter could not be loaded on the base model. Give the template as a .jinja file, or train all weights."
+            f"`chat_template_path`: with the chat template of {path}, TRL resizes the model's {embeddings:,} embeddings to {needed:,}. The "
+            "adapter could then not be loaded on the base model. Give the template as a .jinja file, or train all weights."
         )
 
 
@@ -209,7 +209,7 @@ def check_full_batches(dataset: AnyDataset, args: ConsistencyConfig) -> None:
 
 
 def warn_of_positions(dataset: AnyDataset, config: PreTrainedConfig) -> None:
-    """Warns of rows that change the positions of the other rows of their batch: the longest row decides about those of some models."""
+    """Warns of rows that change the positions of the others in their batch. In some models, the longest row decides for all."""
     kind = rope_of_length(config)
     if kind is None or isinstance(dataset, IterableDataset):
         return
@@ -220,9 +220,9 @@ def warn_of_positions(dataset: AnyDataset, config: PreTrainedConfig) -> None:
     lengths = np.array(dataset["length"])
     if lengths.min() <= limit < lengths.max():
         logger.warning(
-            f"`train_dataset`: {(lengths > limit).sum()} of {len(lengths)} row(s) have more than {limit} tokens. From there on, this model "
-            f"has other positions ({kind}), and they are those of the longest row of a batch: the two sides of a pair, and the rows beside it, "
-            f"may get other ones than alone. Leave those rows out (`max_length: {limit}`, `overlong: drop`), or set the batch size to 1."
+            f"`train_dataset`: {(lengths > limit).sum()} of {len(lengths)} row(s) have more than {limit} tokens. Beyond that, this model "
+            f"uses other positions ({kind}). The longest row of a batch decides for all of its rows, so a row may get other positions in a batch "
+            f"than alone. Leave the long rows out (`max_length: {limit}`, `overlong: drop`), or set the batch size to 1."
         )
 
 
