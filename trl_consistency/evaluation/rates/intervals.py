@@ -168,11 +168,14 @@ def estimate(
     """
     Estimates a function of rates from answers that are correlated within a source and across samples.
 
-    Each rate gets a Wilson interval at its effective sample size `p(1 - p) / v`, where `v` is the jackknife's variance over
-    sources (CR3). Its quantile is Student's for the number of sources, and not the normal one. If all sources have the same
-    rate, as where all answers are the same, the correlation within sources cannot be estimated, and each source counts as
-    one answer. Sources of unequal sizes count as fewer, in both: as `N² / Σ n²` of equal ones, where `n` is the number of
-    answers of each, and `N` their sum. With a single source, the interval is the whole `span`.
+    Each rate gets a Wilson interval at its effective sample size, which is the smaller of two. One is `p(1 - p) / v`, where
+    `v` is the jackknife's variance over sources (CR3). The other is `N / (1 + r(Σ n² / N - 1))`, where `n` is the number of
+    answers of each source, `N` their sum, and `r` the mean correlation within sources under a beta-binomial distribution.
+    It matters near rates of 0 and 1, where the sources that are unlike the others may all be missing in the sample. If all
+    sources have the same rate, as where all answers are the same, each source counts as one answer.
+
+    The quantile is Student's for the number of sources, and not the normal one. Sources of unequal sizes count as fewer:
+    as `N² / Σ n²` of equal ones. With a single source, the interval is the whole `span`.
 
     For a function of several rates, the interval generalises Newcombe's method for paired proportions: each rate is
     moved to the limit that shifts the function furthest towards a bound, and the shifts are added as correlated
@@ -181,7 +184,8 @@ def estimate(
 
     Sources: Wilson, "Probable inference, the law of succession, and statistical inference", 1927; Newcombe, "Improved
     confidence intervals for the difference between binomial proportions based on paired data", Statistics in Medicine
-    17, 1998.
+    17, 1998; Kish, "Survey Sampling", 1965, for the number of answers that count; Skellam, "A probability distribution
+    derived from the binomial distribution by regarding the probability of success as variable", 1948.
 
     Args:
         samples (`Sequence[Sample]`):
@@ -215,13 +219,9 @@ def estimate(
 
     # errors[i, g]: by how much rate i changes without source g. Of whole numbers, since rounding is no spread.
     counts = np.stack([np.bincount(of_source, minlength=len(codes)) for of_source in clusters])
-    errors = np.stack(
-        [
-            (np.bincount(of_source, of_sample, len(codes)) * len(of_sample) - of_all * of_sample.sum())
-            / (len(of_sample) * np.maximum(len(of_sample) - of_all, 1))
-            for of_sample, of_source, of_all in zip(values, clusters, counts, strict=True)
-        ]
-    )
+    hits = np.stack([np.bincount(of_source, of, len(codes)) for of_source, of in zip(clusters, values, strict=True)])
+    totals = counts.sum(axis=1, keepdims=True)
+    errors = (hits * totals - counts * hits.sum(axis=1, keepdims=True)) / (totals * np.maximum(totals - counts, 1))
     groups, equal_groups = (counts > 0).sum(axis=1), counts.sum(axis=1) ** 2 / (counts**2).sum(axis=1)
     factor = np.sqrt((groups - 1) / groups)
     covariance = errors @ errors.T * np.outer(factor, factor)
@@ -232,8 +232,9 @@ def estimate(
     correlation = np.clip(correlation, 2 / len(codes) - 1, 1 - 2 / len(codes))
     np.fill_diagonal(correlation, 1.0)
     limits = []
-    for rate, of_sample, of_sources, variance in zip(rates, values, equal_groups, np.diag(covariance), strict=True):
-        size = min(len(of_sample), rate * (1 - rate) / variance) if variance > 0 else of_sources
+    for index, (rate, variance, of_sources) in enumerate(zip(rates, np.diag(covariance), equal_groups, strict=True)):
+        by_jackknife = rate * (1 - rate) / variance if variance > 0 else of_sources
+        size = min(by_jackknife, _beta_binomial_size(hits[index], counts[index]))
         limits.append(_wilson(rate, size, float(t.ppf((1 + LEVEL) / 2, max(of_sources - 1, 1)))))
 
     bounds = []
@@ -248,6 +249,25 @@ def estimate(
         shift = math.sqrt(max(float(np.array(shifts) @ correlation @ np.array(shifts)), 0.0))
         bounds.append(min(max(value + direction * shift, span[0]), span[1]))
     return replace(found, interval=(bounds[0], bounds[1]))
+
+
+def _beta_binomial_size(hits: np.ndarray, counts: np.ndarray) -> float:
+    """Returns how many independent answers the answers of sources count as, by the mean of their correlation's likelihood."""
+    from scipy.special import betaln, softmax
+
+    total = counts.sum()
+    largest = (counts**2).sum() / total  # as many answers count as one if all answers of a source are alike
+    if largest == 1:
+        return float(total)
+    rate = (hits.sum() + largest / 2) / (total + largest)  # as with one more source, of which a half is right
+    steps = (np.arange(64) + 0.5) / 64
+    correlation = steps**3  # dense near 0
+    alpha, beta = rate * (1 / correlation - 1), (1 - rate) * (1 / correlation - 1)
+    log_likelihood = np.zeros(len(steps))
+    for (of_source, hit), number in Counter(zip(counts.tolist(), hits.tolist(), strict=True)).items():
+        log_likelihood += number * (betaln(alpha + hit, beta + of_source - hit) - betaln(alpha, beta))
+    mean = softmax(log_likelihood + 2 * np.log(steps)) @ correlation  # all correlations are equally likely beforehand
+    return float(total / (1 + mean * (largest - 1)))
 
 
 def _shift_together(
