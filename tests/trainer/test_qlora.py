@@ -4,8 +4,8 @@ import re
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig, Qwen3Config, Qwen3ForCausalLM
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, Qwen3Config, Qwen3ForCausalLM
 
 from tests.helpers.by_method import trainer_of
 from tests.helpers.models import make_pairs, make_tokenizer
@@ -85,8 +85,35 @@ def test_evaluation_in_the_middle_changes_nothing(tmp_path, model_dir, method, o
         torch.testing.assert_close(evaluated[name], weights, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("method", ["bct", "opct"])
+def test_the_adapter_is_in_float32(tmp_path, model_dir, method, on_cpu):
+    """TRL rounds it to bfloat16, where steps of 1e-5 change hardly any weight of the first matrix."""
+    trainer = make_trainer(tmp_path, model_dir, method, on_cpu, learning_rate=1e-5, max_steps=4)
+    before = {name: p.detach().clone() for name, p in trainer.model.named_parameters() if p.requires_grad}
+    after = trained(trainer)
+    assert {weights.dtype for weights in after.values()} == {torch.float32}
+    first = [(weights != before[name]).float().mean() for name, weights in after.items() if "lora_A" in name]
+    assert min(first) > 0.9
+
+
+@pytest.mark.parametrize("method", ["bct", "opct"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_given_adapter_begins_as_it_was(tmp_path, model_dir, method, dtype, on_cpu):
+    """TRL rounded the weights of an adapter that is trained on."""
+    config = BitsAndBytesConfig(**NF4)
+    base = AutoModelForCausalLM.from_pretrained(model_dir, quantization_config=config, dtype=torch.bfloat16)
+    model = get_peft_model(base, LoraConfig(**LORA))
+    adapter = [p for p in model.parameters() if p.requires_grad]
+    for weights in adapter:
+        weights.data = torch.randn_like(weights, dtype=dtype)
+    before = [weights.detach().clone() for weights in adapter]
+    tokenizer = AutoTokenizer.from_pretrained(model_dir)
+    trainer_of(method, tmp_path, model, {"use_cpu": on_cpu}, train_dataset=make_pairs(8), processing_class=tokenizer)
+    for weights, given in zip(adapter, before, strict=True):
+        torch.testing.assert_close(weights.detach(), given, rtol=0, atol=0)
+
+
 def test_a_resumed_run_goes_on_in_the_dtype_of_its_adapter(tmp_path, model_dir, on_cpu):
-    """TRL has it in bfloat16, and PEFT loads it in float32."""
     options = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
     whole = trained(make_trainer(tmp_path, model_dir, "kl", on_cpu, **options))
     resumed = make_trainer(tmp_path, model_dir, "kl", on_cpu, **options)

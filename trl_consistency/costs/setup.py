@@ -124,13 +124,12 @@ def without_memory(model: nn.Module, setup: Setup) -> Iterator[FakeTensorMode]:
     it can be called; operations only find out the shapes of what they return.
     """
     dtype = DTYPES[setup.dtype]
-    of_adapter = torch.bfloat16 if setup.load_in_4bit else torch.float32
     adapts = hasattr(model, "peft_config")
     made: dict[Tensor, nn.Parameter] = {}
 
     def fake(parameter: nn.Parameter) -> nn.Parameter:
         if parameter not in made:  # tied weights stay tied
-            in_dtype = of_adapter if adapts and parameter.requires_grad else dtype
+            in_dtype = torch.float32 if adapts and parameter.requires_grad else dtype
             made[parameter] = nn.Parameter(torch.empty(parameter.shape, dtype=in_dtype), parameter.requires_grad)
         return made[parameter]
 

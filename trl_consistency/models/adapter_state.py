@@ -1,11 +1,15 @@
-"""Keeps what PEFT changes of an adapter in passing: which of its weights are trained, and their dtype."""
+"""Keeps what PEFT and TRL change of an adapter in passing: which of its weights are trained, and their dtype."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+import torch
 from accelerate.utils import is_peft_model
+from peft import PeftModel
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch import Tensor, nn
 
 from ..upstream import use_adapter
 
@@ -41,3 +45,28 @@ def loading_in_own_dtype(model: Any) -> Iterator[None]:
         yield
     finally:
         del model.load_adapter
+
+
+def adapter_weights(model: Any) -> list[tuple[nn.Parameter, Tensor]]:
+    """Returns the trained weights of a `PeftModel`, each with its numbers before a trainer is made. Of another model, none."""
+    if not isinstance(model, PeftModel):
+        return []
+    return [(weight, weight.data) for weight in model.parameters() if weight.requires_grad]
+
+
+def restore_dtype(model: Any, given: Sequence[tuple[nn.Parameter, Tensor]]) -> None:
+    """
+    Undoes what TRL's trainers do to an adapter on quantized weights. They round it to bfloat16, where AdamW's steps at learning rates
+    of 1e-5 or below change few of its weights. A `given` adapter gets its numbers back, and a new one goes on in float32, as PEFT
+    makes it.
+    """
+    for weight, numbers in given:
+        weight.data = numbers
+    is_quantized = getattr(model, "is_loaded_in_4bit", False) or getattr(model, "is_loaded_in_8bit", False)
+    if given or not is_quantized:
+        return
+    for layer in model.modules():
+        if isinstance(layer, BaseTunerLayer):
+            for weight in layer.parameters():
+                if weight.requires_grad and weight.dtype == torch.bfloat16:
+                    weight.data = weight.data.float()

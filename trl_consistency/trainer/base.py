@@ -36,6 +36,7 @@ from ..generation.targets import Engine
 from ..log import get_logger
 from ..losses.meter import LossMeter
 from ..models.adapter_checks import check_adapter_is_on, check_own_adapters
+from ..models.adapter_state import adapter_weights, restore_dtype
 from ..models.checks import check_model, config_of, context_of
 from ..models.finite_weights import check_base
 from ..models.fused_lora import fuse_adapters
@@ -71,6 +72,7 @@ from .run.checks import (
     check_weights_unchanged,
     held_by,
     id_of,
+    warn_of_rounding,
     warn_of_warmup,
 )
 from .run.data_checks import check_chat_template, check_tokenizer, checked_datasets, warn_of_replaced_variables
@@ -258,6 +260,7 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         self._check_options(model, args, peft_config, quantization_config)
         self._vocab_size = check_model(model, args, peft_config, quantization_config)
         self._context = context_of(config_of(model, args))
+        self._given_adapter = adapter_weights(model)
         self.changed_config = find_changed_config(model, peft_config)
         self.is_loaded_by_name = isinstance(model, str)
         self._used_models = (id_of(model), getattr(self, "ref_model", None))
@@ -292,8 +295,10 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
             self._check_size(self.train_dataset, args)
             self._unrendered = None
         prevent_repacking(self.model)
-        if not is_sharded(self.accelerator):  # Sharded weights are gathered by hooks of each module.
-            fuse_adapters(self.model)
+        if not is_sharded(self.accelerator):
+            restore_dtype(self.model, self._given_adapter)  # Shards are of one dtype.
+            fuse_adapters(self.model)  # Sharded weights are gathered by hooks of each module.
+        del self._given_adapter
         announce_cpu(args.device, torch.bfloat16 if args.bf16 else self.model.dtype, model_id or "The model")
         warn_of_missing_kernels(self.model, args.device.type)
         if args.should_save:
@@ -498,6 +503,7 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         check_delay(self.args, self.state.max_steps, self.state.num_train_epochs)
         warn_of_choice(self.args, self.state)
         warn_of_warmup(self)
+        warn_of_rounding(self)
         super()._run_epoch(*args, **kwargs)
         self._has_cut_epochs |= self.control.should_epoch_stop
 

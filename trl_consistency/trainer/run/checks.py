@@ -1,5 +1,6 @@
 """Checks of options and data before any weights load."""
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import fields
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from accelerate.utils import DynamoBackend, TorchDynamoPlugin, is_peft_model
+from accelerate.utils import DistributedType, DynamoBackend, TorchDynamoPlugin, is_peft_model
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
 from peft import PrefixTuningConfig
@@ -25,7 +26,7 @@ from ...log import get_logger
 from ...models.architecture import check_architecture
 from ...models.checks import config_of
 from ...models.folder_checks import check_checkpoint
-from ...models.sharding import is_sharded
+from ...models.sharding import is_sharded, shard_of
 from ...passes.blocks import resolve_layers
 from ...passes.flat import check_padding_free
 from ...passes.reference import checksum_of
@@ -344,6 +345,37 @@ def warn_of_warmup(trainer: Any) -> None:
         logger.warning(
             f"`warmup_steps`: the learning rate rises for {warmup:,} steps, and training takes {state.max_steps:,}: its highest is "
             f"{highest:g}, and `learning_rate` {args.learning_rate:g}. Lower `warmup_steps`, or train for longer."
+        )
+
+
+def warn_of_rounding(trainer: Any) -> None:
+    """
+    Logs a warning before the first step if steps of AdamW are smaller than what many trained weights can change by: numbers in 16 bits
+    are rounded back to what they were.
+    """
+    args = trainer.args
+    optim = str(getattr(args.optim, "value", args.optim))
+    steps_alike = not trainer.has_own_optimizer and any(name in optim for name in ("adam", "lion"))
+    keeps_float32 = trainer.accelerator.distributed_type == DistributedType.DEEPSPEED
+    if trainer.state.global_step or keeps_float32 or not steps_alike:
+        return
+    lost = total = 0.0
+    dtypes = set()
+    for weight in trainer.model.parameters():
+        if weight.requires_grad:
+            numbers = shard_of(weight).detach().flatten()
+            total += numbers.numel()
+            if weight.dtype in (torch.bfloat16, torch.float16) and numbers.numel():
+                some = numbers[:: math.ceil(numbers.numel() / 4_096)].abs().float()
+                # A number is rounded back if it changes by less than a half of its last bit.
+                is_lost = some * torch.finfo(weight.dtype).eps / 4 > args.learning_rate
+                lost += float(is_lost.float().mean()) * numbers.numel()
+                dtypes.add(str(weight.dtype).removeprefix("torch."))
+    if lost > total / 4:
+        logger.warning(
+            f"`learning_rate` is {args.learning_rate:g}, and such a step does not change {100 * lost / total:.0f}% of the trained weights: "
+            f"they are in {' and '.join(sorted(dtypes))}, which rounds them back. Load the model in float32 (`dtype: float32`), and compute "
+            "in 16 bits if you like (`bf16: true`), or train an adapter."
         )
 
 

@@ -1,0 +1,49 @@
+"""A warning of steps that the numbers of the trained weights are too coarse for."""
+
+import logging
+
+import pytest
+import torch
+
+from tests.helpers.models import make_model, make_pairs
+from tests.helpers.paired import make_trainer
+
+
+def warnings_of(tmp_path, caplog, model, **options):
+    trainer = make_trainer(tmp_path, model=model, pairs=make_pairs(4), max_steps=1, **options)
+    with caplog.at_level(logging.WARNING):
+        trainer.train()
+    return [text for text in caplog.messages if "round" in text]
+
+
+def test_steps_that_weights_in_16_bits_round_away(tmp_path, caplog):
+    """A training of whole weights in bfloat16 at 1e-6 changed one weight in fifty, and nothing said so."""
+    model = make_model().to(torch.bfloat16)
+    (text,) = warnings_of(tmp_path, caplog, model, learning_rate=1e-6)
+    assert "`learning_rate` is 1e-06" in text
+    assert "bfloat16" in text
+    assert "`dtype: float32`" in text
+
+
+def test_the_share_is_that_of_weights_that_do_not_change(tmp_path, caplog):
+    """By a step of AdamW, of which each is as large as the learning rate."""
+    model = make_model().to(torch.bfloat16)
+    before = {name: of.detach().clone() for name, of in model.named_parameters()}
+    (text,) = warnings_of(tmp_path, caplog, model, learning_rate=1e-5, lr_scheduler_type="constant")
+    same = sum(int((of == before[name]).sum()) for name, of in model.named_parameters())
+    share = float(text.split("% of the trained weights")[0].split()[-1])
+    # Those between a half and a whole unit may change or not, by where in its power of two a weight is.
+    assert 0.5 < share / 100 <= same / sum(of.numel() for of in model.parameters()) + 0.02
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options"),
+    [
+        (torch.float32, {"learning_rate": 1e-6}),
+        (torch.bfloat16, {"learning_rate": 1e-3}),
+        (torch.bfloat16, {"learning_rate": 1e-6, "lora": True}),
+        (torch.bfloat16, {"learning_rate": 1e-6, "optim": "sgd"}),
+    ],
+)
+def test_no_warning(tmp_path, caplog, dtype, options):
+    assert not warnings_of(tmp_path, caplog, make_model().to(dtype), **options)
