@@ -57,6 +57,12 @@ CASES: list[Case] = [
         lambda room: room.pairs([NUMBERS | {"answer": "B", "wrong_answer": 2}]),
     ),
     Case(
+        "pairs with an index that is another choice",
+        "`pairs`: an answer that is a number, which could be a choice's index or its text",
+        "…row 0: `answer` 3 could mean (B) or (D): give letters",
+        lambda room: room.pairs([{"question": "What is 1 + 2?", "choices": ["2", "3", "4", "5"], "answer": 3}]),
+    ),
+    Case(
         "pairs with a choice in a choice",
         "`pairs`: a choice with a line that begins like another choice",
         "…row 0: `choices` hold a line that begins like another choice, 'dog\\n(C) cat': leave the line break out",

@@ -30,7 +30,8 @@ ANSWERS = {
         "A",
     ),
     "name of a column": ({"question": "x", "one": "dog", "two": "cow", "three": "bee", "answer": "two"}, "B"),
-    "index where choices are numbers": ({**MC, "choices": ["1", "0"], "answer": 1}, "B"),
+    "index that is the text of the same choice": ({**MC, "choices": ["0", "1"], "answer": 1}, "B"),
+    "index among other numbers": ({**MC, "choices": ["7", "8", "9"], "answer": 1}, "B"),
     "unknown": ({**MC, "answer": None}, ""),
     "same text twice, and an alias": (
         {**MC, "choices": ["cow", "dog", "cow"], "answer": "A", "aliases": ["cow"]},
@@ -111,6 +112,18 @@ FAULTS = {
     "two meanings": ({**MC, "choices": ["1", "0"], "answer": "1"}, r"'1' could mean \(A\) or \(B\): give letters"),
     "letter and text": ({**MC, "choices": ["B", "A"], "answer": "A"}, r"'A' could mean \(A\) or \(B\)"),
     "number and index": ({**MC, "choices": [2, 3, 4], "answer": 2}, r"2 could mean \(A\) or \(C\): give letters"),
+    "index and number as text": (
+        {**MC, "choices": ["2", "3", "4", "5"], "answer": 3},
+        r"`answer` 3 could mean \(B\) or \(D\): give letters",
+    ),
+    "index of a column with gaps and number as text": (
+        {**MC, "choices": ["2", "3", "4", "5"], "answer": 3.0},
+        r"3.0 could mean \(B\) or \(D\)",
+    ),
+    "wrong index and number as text": (
+        {**MC, "choices": ["2", "3", "4", "5"], "answer": "A", "wrong_answer": 3},
+        r"`wrong_answer` 3 could mean \(B\) or \(D\): give letters",
+    ),
     "wrong number and index": (
         {**MC, "choices": [2, 3, 4], "answer": "C", "wrong_answer": 2},
         r"`wrong_answer` 2 could mean \(A\) or \(C\): give letters",

@@ -336,8 +336,9 @@ def _letter(value: Any, column: str | None, choices: _Choices) -> str:
     if isinstance(value, str):
         meant.update(letter for letter in letters if letter == text)
     meant.update(letter for letter, name in zip(letters, columns, strict=False) if name == text)
-    # A number is an index, unless there are numbers among the choices, too; text may be any of the three.
-    if isinstance(value, str) or has_numbers:
+    # Text may be any of the three. A number is an index, unless there are numbers among the choices, too, or it is also the text of
+    # another choice.
+    if isinstance(value, str) or has_numbers or is_index:
         meant.update(letter for letter, choice in zip(letters, texts, strict=True) if choice.strip() == text)
     # Two choices of the same text are the same answer.
     if len({texts[letters.index(letter)] for letter in meant}) > 1:
