@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.helpers.publishing import RESULTS, set_config
 from trl_consistency import ConsistencyError
-from trl_consistency.publishing import publish, write_results
+from trl_consistency.publishing import publish, secret_scan, write_results
 from trl_consistency.publishing.secret_scan import PROSE, choose_files, scan
 
 
@@ -54,6 +54,13 @@ REFUSED = {
     "file:///data/x": r"a local path \(file:///data/x\)",
     "/fsx/me/run": r"a local path \(/fsx/me/run\)",
     "/tmp/run": r"a local path \(/tmp/run\)",
+    "saved in /disk1/jdoe/run": r"a local path \(/disk1/jdoe/run\)",
+    "`/n/home01/jdoe`": r"a local path \(/n/home01/jdoe\)",
+    'output_dir="/project/jdoe/run"': r"a local path \(/project/jdoe/run\)",
+    "dataset_name: /groups/jdoe/pairs": r"a local path \(/groups/jdoe/pairs\)",
+    "(see /net/scratch/jdoe)": r"a local path \(/net/scratch/jdoe\)",
+    "/ptmp/jdoe": r"a local path \(/ptmp/jdoe\)",
+    "/p/project1/jdoe": r"a local path \(/p/project1/jdoe\)",
     r"C:\Users\me\base": r"a local path \(C:\\Users\\me\\base\)",
     "~/models/base": r"a local path \(~/models/base\)",
     '{"clean_prompt": "What?"}': "training rows",
@@ -71,7 +78,9 @@ ALLOWED = (
     "hf_transfer, `HF_TOKEN`, sk-learn, ~50%, ~/ alone, w/o, C:, a clean_prompt column, "
     "npm_config_registry, https://example.com/@me/x:y, http://localhost:8000/a@b, mailto:me@example.com, gsk_short, eyJ, "
     "https://example.com/a?b=c:d@e, user@host:22, me@example.com, git@github.com:a/b, 1+a@users.noreply.github.com, "
-    "noreply@a.com, torch@2.0.1, @me, a password of 12 characters, the api key of 2024, api keys, an access token, bearer"
+    "noreply@a.com, torch@2.0.1, @me, a password of 12 characters, the api key of 2024, api keys, an access token, bearer, "
+    'https://gitlab.com/project/me/x, example.com/groups/me, [the project](/project/me/x), <a href="/groups/me">, n/a, /n/a, /n/n/nAnswer, '
+    "his/her, the page /project, /groups and /net, a /p/r/n curve, /u/someone, r/project/x, km/h/s, /usr/bin/env, /dev/null"
 )
 
 
@@ -117,6 +126,27 @@ def test_path_of_the_folder_itself(adapter_dir):
     vocabulary = {"/root/x": 0, "/home/user": 1, str(adapter_dir.resolve()): 2}
     (adapter_dir / "vocab.json").write_text(json.dumps(vocabulary))
     assert findings(adapter_dir) == ["vocab.json, line 1: the path of this folder"]
+
+
+def test_paths_where_one_works_and_lives(adapter_dir, monkeypatch):
+    """Wherever that is on a machine: only the usual roots were looked for."""
+    monkeypatch.setattr(Path, "cwd", staticmethod(lambda: Path("/zz9/jdoe/work")))
+    monkeypatch.setattr(Path, "home", staticmethod(lambda: Path("/usr/people/jdoe")))
+    lines = "zz9/a and https://zz9.org/zz9/a\nof /zz9/team/pairs.jsonl\n`/usr/people/jdoe/x`\n/usr/bin/env, /zz9\n"
+    (adapter_dir / "README.md").write_text(lines)
+    assert findings(adapter_dir) == [
+        "README.md, line 2: a local path (/zz9/team/pairs.jsonl)",
+        "README.md, line 3: a local path (/usr/people/jdoe/x)",
+    ]
+
+
+def test_a_working_directory_that_was_removed(adapter_dir, monkeypatch):
+    def removed():
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "cwd", staticmethod(removed))
+    monkeypatch.setattr(Path, "home", staticmethod(lambda: Path("/")))
+    assert findings(adapter_dir) == []
 
 
 def test_own_token_in_any_form(adapter_dir, monkeypatch):
@@ -228,6 +258,8 @@ def test_false_alarms_on_real_text(where):
         for what in PROSE.values()
         for match in re.finditer(what, file.read_bytes())
     ]
+    paths = re.compile(secret_scan._NO_LINK + rb"/(?:" + secret_scan._OF_CLUSTERS + rb")/[\w.@+-]+")
+    alarms += [f"{file.name}: {match[0].decode()}" for file in files for match in paths.finditer(file.read_bytes())]
     assert alarms == []
     assert sum(file.read_bytes().count(b"\n") for file in files) > 1_000
 

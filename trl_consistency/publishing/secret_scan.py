@@ -73,11 +73,20 @@ PROSE = {
 # At least two parts, and not the end of a URL.
 _HOME = rb"(?<![\w.:/<-])/(?:home|Users|root)/[\w.@+-]+[^\s\"'`|)]*|(?<!\w)[A-Za-z]:\\{1,2}[\w .-]+\\[^\s\"'`|)]*|(?<![\w/])~/[\w.-]+[^\s\"'`|)]*"
 HOME_PATH = re.compile(_HOME)
-LOCAL_PATH = re.compile(
+_LOCAL = (
     rb"(?<![\w.:/<-])/(?:tmp|mnt|media|data|var|opt|srv|scratch|work|workspace|gpfs|lustre|nfs|content|kaggle|private|Volumes"
     rb"|fsx|dbfs|teamspace|cluster|storage|projects|gscratch|nobackup|raid)"
     rb"/[\w.@+-]+[^\s\"'`|)]*|file:///[^\s\"'`|)]+|" + _HOME
 )
+# Roots of clusters that are also words of addresses: not in a link. The last ones count only with a usual second part.
+_OF_CLUSTERS = (
+    rb"disks?|homes|nethome|proj(?:ect)?|projappl|groups?|ptmp|pscratch|localscratch|beegfs|ceph(?:fs)?|weka(?:fs)?|afs|shared"
+    rb"|(?:disk|home|data|mnt|nfs|raid|scratch|work|storage|gpfs|lustre|hdd|ssd|nvme|vol|volume)\d+"
+    rb"|(?:n|p|net|network|global|export)/(?:home|scratch|netscratch|project|holy|cfs)\w*"
+)
+_NO_LINK = rb"(?<![\w.:/<-])(?<!\]\()(?<!href=[\"'])(?<!src=[\"'])"
+# First parts of paths on every machine. What lies there says nothing of anybody.
+OF_THE_SYSTEM = frozenset(("usr", "etc", "dev", "bin", "sbin", "lib", "proc", "sys", "run", "System", "Library"))
 # Chat templates may name folders of the model's tools: `/mnt/data`.
 TEMPLATES = (".jinja", "tokenizer_config.json", "chat_template.json")
 ABSOLUTE = re.compile(r"(?:file://|~)?/[^/\s<>]+/\S.*|[A-Za-z]:[\\/]\S.*|\\\\\S+")
@@ -203,7 +212,7 @@ def _find(name: str, content: bytes, folder: Path, asked_for: bool) -> Iterator[
     yield from ((match.start(), "the path of this folder") for match in re.finditer(here + rb"(?![\w-])", content))
     if Path(name).name in VOCABULARY or name.endswith(BINARY):
         return
-    paths = HOME_PATH if name.endswith(TEMPLATES) else LOCAL_PATH
+    paths = HOME_PATH if name.endswith(TEMPLATES) else _local_path(folder)
     for match in paths.finditer(content):
         if not re.match(here, match[0]):
             yield match.start(), f"a local path ({match[0][:80].decode(errors='replace')})"
@@ -218,6 +227,20 @@ def _find(name: str, content: bytes, folder: Path, asked_for: bool) -> Iterator[
                 yield from ((match.start(), what) for match in re.finditer(pattern, content))
     if not asked_for:
         yield from ((match.start(), "training rows") for match in TRAINING_ROW.finditer(content))
+
+
+def _local_path(folder: Path) -> re.Pattern[bytes]:
+    """
+    Returns the pattern of paths on this machine: under the usual roots, and under those of the working directory, of the home, and of
+    the folder that is published.
+    """
+    own = set()
+    for find in (Path.cwd, Path.home, folder.resolve):
+        with suppress(OSError, RuntimeError):  # The working directory was removed, or the home is not known.
+            parts = find().parts[1:]
+            own.add("/".join(parts[: 2 if {*parts[:1]} & OF_THE_SYSTEM else 1]))
+    roots = [_OF_CLUSTERS, *(re.escape(root.encode()) for root in sorted(own - OF_THE_SYSTEM - {""}))]
+    return re.compile(_LOCAL + rb"|" + _NO_LINK + rb"/(?:" + rb"|".join(roots) + rb")/[\w.@+-]+[^\s\"'`|)]*")
 
 
 def _texts(content: bytes) -> Iterator[tuple[str, str]]:
