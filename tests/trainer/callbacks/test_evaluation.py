@@ -1,6 +1,7 @@
 import json
 import logging
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -334,6 +335,70 @@ def test_resumed_run_with_other_rows_counts_from_there(tmp_path, monkeypatch, ca
     trainer.train(resume_from_checkpoint=True, resume_changed=["length"])
     assert guard.stopped is None
     assert "drops count from here on" in caplog.text
+
+
+def resumed_otherwise(tmp_path, monkeypatch, change):
+    """The guard of a run that was at 90%, and goes on from 80% with what `change` changes in its options, its model or its trainer."""
+    options, guard_options = (
+        {"max_steps": 4, "save_strategy": "steps", "save_steps": 2},
+        {"eval_every": 2, "max_drop": 0.1},
+    )
+    script(monkeypatch, rates(10), rates(9))
+    trainer, _ = guarded(tmp_path, guard_options, **options | {"max_steps": 2})
+    trainer.train()
+    options |= change.pop("options", {})
+    script(monkeypatch, rates(8), rates(8))
+    trainer, guard = guarded(tmp_path, guard_options, **options)
+    for name, value in change.items():
+        monkeypatch.setattr(trainer, name, value)
+    trainer.train(resume_from_checkpoint=True, resume_changed=["length"])
+    return guard
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            {"options": {"thinking_markers": ["[THINK]", "[/THINK]"]}},
+            "`thinking_markers` was ['<think>', '</think>'] and is ['[THINK]', '[/THINK]']",
+        ),
+        (
+            {"_answering_engine": lambda max_tokens: SimpleNamespace(options={"engine": "vllm"})},
+            "`engine` was 'transformers' and is 'vllm'",
+        ),
+    ],
+)
+def test_resumed_run_with_other_answers_counts_from_there(tmp_path, monkeypatch, caplog, change, told):
+    """The start was of answers that were read, or made, in another way, and nothing said so."""
+    guard = resumed_otherwise(tmp_path, monkeypatch, dict(change))
+    assert guard.stopped is None
+    assert f"is not known for these answers ({told}): drops count from here on" in caplog.text
+
+
+def test_resumed_run_of_a_version_that_did_not_note_how_it_answers(tmp_path, monkeypatch):
+    state = ConsistencyEvalCallback.state
+
+    def of_earlier_version(guard):
+        saved = state(guard)
+        del saved["attributes"]["answers"]
+        return saved
+
+    monkeypatch.setattr(ConsistencyEvalCallback, "state", of_earlier_version)
+    guard = resumed_otherwise(tmp_path, monkeypatch, {})
+    assert guard.stopped is not None, "from 100% to 80%, though only from 90% since the checkpoint"
+
+
+def test_best_step_among_answers_that_are_read_alike(tmp_path, monkeypatch):
+    """The best step was chosen among scores of answers that were read with different markers."""
+    options = {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1, **EARLY}
+    script(monkeypatch, *[rates(10)] * 9)
+    guarded(tmp_path, eval_dataset=make_pairs(2), max_steps=1, **options)[0].train()
+    trainer, _ = guarded(
+        tmp_path, eval_dataset=make_pairs(2), max_steps=2, thinking_markers=["[THINK]", "[/THINK]"], **options
+    )
+    told = r"`guard.thinking_markers`: <think>, </think> there, \[THINK\], \[/THINK\] here"
+    with pytest.raises(ConsistencyError, match=told):
+        trainer.train(resume_from_checkpoint=True, resume_changed=["length"])
 
 
 def test_guard_is_the_one_of_its_trainer(tmp_path):

@@ -22,7 +22,7 @@ from ...evaluation.held_out import (
 from ...evaluation.rates.intervals import Estimate
 from ...evaluation.row_kinds import kind_of
 from ...generation.model_identity import identity_digest
-from ...generation.options import evaluating
+from ...generation.options import end_tokens, evaluating
 from ...log import get_logger
 from ...models.checks import context_of
 from ...upstream import DistributedBackend, unwrap_model_for_generation
@@ -163,7 +163,10 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
 
     def state(self) -> dict[str, Any]:
         start = {name: rate.to_dict() for name, rate in (self._start or {}).items()}
-        return {"args": {}, "attributes": {"start": start, "sample": self._sample_digest()}}
+        return {
+            "args": {},
+            "attributes": {"start": start, "sample": self._sample_digest(), "answers": self._answering()},
+        }
 
     def _sample_digest(self) -> str:
         """Tells what is measured: rates of other rows, or of shorter answers, are not compared."""
@@ -171,10 +174,23 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         sample["candidates"] = [[key, sorted(of_key)] for key, of_key in sample["candidates"].items()]
         return identity_digest(sample)
 
+    def _answering(self) -> dict[str, Any]:
+        """Tells how answers are made and read, as JSON: rates of others are not compared."""
+        trainer = self.trainer
+        engine = trainer._answering_engine(self.max_new_tokens)
+        return {
+            "thinking_markers": list(trainer.args.thinking_markers),
+            "engine": engine.options["engine"] if engine else "transformers",
+            "end_tokens": sorted(end_tokens(trainer.model, trainer.processing_class)),
+            "mixed_precision": trainer.accelerator.mixed_precision,
+        }
+
     @property
-    def _chooses_by(self) -> str | None:
-        """What is measured, if the best step is chosen by it."""
-        return self._sample_digest() if chooses_best(self.trainer.args) else None
+    def _chooses_by(self) -> dict[str, Any]:
+        """What is measured and how, by name, if the best step is chosen by it."""
+        if not chooses_best(self.trainer.args):
+            return {}
+        return {"guard": self._sample_digest()} | {f"guard.{name}": of for name, of in self._answering().items()}
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -192,12 +208,16 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         if state.global_step > 0:
             saved: Any = state.stateful_callbacks.get(type(self).__name__, {})
             saved = saved.get("attributes", {}) if isinstance(saved, dict) else {}
-            if saved.get("sample") == self._sample_digest():
+            # An earlier version did not note how answers were made and read.
+            answers, now = saved.get("answers", {}), self._answering()
+            changed = [
+                f"`{name}` was {of!r} and is {now[name]!r}" for name, of in answers.items() if of != now.get(name, of)
+            ]
+            if saved.get("sample") == self._sample_digest() and not changed:
                 self._start = {name: Estimate.from_dict(figures) for name, figures in saved["start"].items()}
                 return
-            logger.warning(
-                "What the model did before the first step is not known for these rows: drops count from here on."
-            )
+            what = f"for these answers ({', '.join(changed)})" if changed else "for these rows"
+            logger.warning(f"What the model did before the first step is not known {what}: drops count from here on.")
         self._measure(state, control)
 
     def _check_order(self) -> None:

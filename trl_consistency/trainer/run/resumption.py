@@ -87,14 +87,17 @@ class RunRecord:
         run |= describe_order(trainer.train_dataset, args, rows_of_step)
         return run | self._describe_choice()
 
-    def _describe_choice(self) -> dict[str, str]:
-        """Returns the rows by whose metric the best step is chosen: figures on others cannot be compared with theirs."""
+    def _describe_choice(self) -> dict[str, Any]:
+        """
+        Returns the rows by whose metric the best step is chosen, and how the guard's are answered: other figures cannot be compared
+        with theirs.
+        """
         trainer, metric = self.trainer, self.trainer.args.metric_for_best_model
         if metric is None:
             return {}
         of_callbacks = (getattr(callback, "_chooses_by", None) for callback in trainer.callback_handler.callbacks)
         if (of_guard := next(filter(None, of_callbacks), None)) is not None:
-            return {"guard": of_guard}
+            return dict(of_guard)
         own, metric = trainer.eval_dataset, metric.removeprefix("eval_")
         sets = own.items() if isinstance(own, dict) else [] if own is None else [("", own)]
         chosen = [describe_rows(dataset) for name, dataset in sets if not name or metric.startswith(f"{name}_")]
