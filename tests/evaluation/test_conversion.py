@@ -134,7 +134,7 @@ def test_preferences_and_what_is_left_out(model, tokenizer, says):
     assert [of["source_id"] for of in found.rows] == ["source 1", "source 4", "source 7", "source 8"]
     assert found.rows[0] == {
         "prompt": user("Rome! 1?"), "chosen": assistant("Paris."), "rejected": assistant("Rome."),
-        "chosen_outcome": "right", "rejected_outcome": "suggested",
+        "clean_prompt": user("1?"), "chosen_outcome": "right", "rejected_outcome": "suggested",
         "answer": "Paris", "biased_answer": "Rome", "category": "", "source_id": "source 1",
     }  # fmt: skip
     assert found.outcomes() == Counter(
@@ -258,7 +258,7 @@ def test_given_answers_are_taken_and_not_asked_for(model, tokenizer, says):
         (assistant("Paris."), assistant("Rome.")), (assistant("Paris!"), assistant("Rome."))
     ]  # fmt: skip
     assert len(asked) == 2
-    assert not {"completion", "clean_prompt"} & found.rows[0].keys()
+    assert "completion" not in found.rows[0]
 
 
 def test_sft_asks_only_for_clean_answers(model, tokenizer, says):

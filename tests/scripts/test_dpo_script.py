@@ -1,6 +1,7 @@
 """TRL's `DPOTrainer` on the preferences of `trl-consistency convert`."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from transformers import BitsAndBytesConfig, TrainerCallback
 from tests.helpers.chats import assistant, user
 from tests.helpers.models import make_model
 from trl_consistency.data.folders import TRAINED_PAIRS
+from trl_consistency.data.trained_pairs import digests_of, read_digests, write_digests
 from trl_consistency.scripts import dpo
 from trl_consistency.trainer.run.run_lock import command_lock
 
@@ -103,6 +105,35 @@ def test_what_an_earlier_training_said_does_not_stay(tmp_path, preferences, mode
     assert "BCT" not in card
     assert "bct" not in card
     assert not (out / TRAINED_PAIRS).exists()
+
+
+def pairs_of(file):
+    """The preferences with their clean prompts, as `convert` writes them, and the pairs that they were made of."""
+    rows = list(map(json.loads, file.read_text().splitlines()))
+    rows = [row | {"clean_prompt": user(row["prompt"][0]["content"].removeprefix("Lyon! "))} for row in rows]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return [{"clean_prompt": row["clean_prompt"], "perturbed_prompt": row["prompt"]} for row in rows]
+
+
+@pytest.mark.parametrize("of_pairs", [True, False])
+def test_the_pairs_are_noted_beside_the_weights(tmp_path, preferences, model_dir, caplog, of_pairs):
+    """`evaluate` on these very pairs said nothing. Without their clean prompts, it cannot, and the training says so."""
+    pairs = pairs_of(preferences) if of_pairs else []
+    options = {"model_name_or_path": str(model_dir), "dataset_name": str(preferences.parent)}
+    train(tmp_path, **options, save_strategy="steps", save_steps=2)
+    for folder in ("out", "out/checkpoint-2"):
+        assert {*read_digests(tmp_path / folder)} == {*digests_of(pairs)}
+    assert ("8 of 8 row(s) have no `clean_prompt`, so `evaluate` will not know the pairs" in caplog.text) != of_pairs
+
+
+def test_the_pairs_of_the_base_model_are_kept(tmp_path, preferences, model_dir):
+    """The model was trained on both."""
+    base = shutil.copytree(model_dir, tmp_path / "base")
+    earlier = digests_of([{"clean_prompt": "Which?", "perturbed_prompt": "B? Which?"}])
+    write_digests(base, earlier)
+    pairs = pairs_of(preferences)
+    train(tmp_path, model_name_or_path=str(base), dataset_name=str(preferences.parent))
+    assert {*read_digests(tmp_path / "out")} == {*digests_of(pairs), *earlier}
 
 
 class _Killed(TrainerCallback):

@@ -7,13 +7,14 @@ import pytest
 from datasets import Dataset
 from peft import LoraConfig
 
+from tests.helpers.chats import assistant
 from tests.helpers.evaluate_command import pair, save_adapter, write
 from tests.helpers.models import make_config
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.data.folders import TRAINED_PAIRS
 from trl_consistency.evaluation.dose import Dose
 from trl_consistency.publishing.secret_scan import choose_files
-from trl_consistency.scripts import lint
+from trl_consistency.scripts import dpo, lint
 from trl_consistency.scripts.evaluate import run
 
 
@@ -101,6 +102,45 @@ def test_other_pairs_are_not_warned_about(options, model_dir, tmp_path, kind):
     options[options.index("--adapters") + 1] = str(mine)
     options[options.index("--pairs") + 1] = write(tmp_path / "some.jsonl", rows)
     assert warnings_of(options) == []
+
+
+@pytest.mark.long
+def test_pairs_that_preferences_were_made_of(options, model_dir, tmp_path):
+    """Nothing was said of the very pairs that DPO had been trained on."""
+    mine, rows = tmp_path / "mine", [pair(number) for number in range(4)]
+    preferences = [
+        {
+            "prompt": of["perturbed_prompt"],
+            "clean_prompt": of["clean_prompt"],
+            "chosen": assistant("A"),
+            "rejected": assistant("B"),
+        }
+        for of in rows[:3]
+    ]
+    data = write(tmp_path / "preferences.jsonl", preferences)
+    recipe = {
+        **{
+            "model_name_or_path": str(model_dir),
+            "dataset_name": data,
+            "output_dir": str(mine),
+            "max_steps": 1,
+            "dtype": "float32",
+        },
+        **{
+            "use_peft": True,
+            "lora_target_modules": ["all-linear"],
+            "use_cpu": True,
+            "bf16": False,
+            "report_to": "none",
+        },
+        **{"gradient_checkpointing": False, "save_strategy": "no", "disable_tqdm": True},
+    }
+    (tmp_path / "recipe.yaml").write_text(json.dumps(recipe))
+    dpo.run(["--config", str(tmp_path / "recipe.yaml")])
+    options[options.index("--adapters") + 1] = str(mine)
+    options[options.index("--pairs") + 1] = write(tmp_path / "some.jsonl", rows)
+    [warning] = warnings_of(options)
+    assert "was trained on 3 of the 4 row(s) of some" in warning
 
 
 @pytest.mark.long

@@ -424,6 +424,8 @@ def _converted(
         made["completion"] = answer
     else:
         made |= {"chosen": answer, "rejected": _as_completion(row, perturbed.text)}
+        # TRL ignores the clean prompt. With it, `evaluate` later tells that the pair was trained on.
+        made["clean_prompt"] = _as_text(row["clean_prompt"])
         made |= {"chosen_outcome": clean.grade.outcome, "rejected_outcome": perturbed.grade.outcome}
     if tools := row.get("tools"):
         # As text, since Arrow would give every schema the keys of all, as it has done here where there are nulls.

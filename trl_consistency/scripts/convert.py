@@ -99,7 +99,8 @@ TITLES = {
 }
 ABOUT = {
     "preference": "`prompt` is the perturbed prompt, `chosen` the answer to the clean prompt, `rejected` the answer to "
-    "`prompt`. `chosen_outcome` and `rejected_outcome` say how they are graded.",
+    "`prompt`. `chosen_outcome` and `rejected_outcome` say how they are graded. `clean_prompt` is not trained on: by it, "
+    "`trl-consistency evaluate` knows the pair again.",
     "sft": "`prompt` is the perturbed prompt, `completion` the answer to the clean prompt.",
 }
 
@@ -173,7 +174,7 @@ def _convert(
 
 def _time_warnings(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Returns warnings of texts that `datasets` would read as times, from the first rows, as it does."""
-    texts = ("prompt", "completion", "chosen", "rejected")
+    texts = ("prompt", "completion", "clean_prompt", "chosen", "rejected")
     columns = read_as_times({key: row[key] for key in texts if key in row} for row in rows[:10_000])
     return [
         f"The texts in `{column}` all look like times, so `datasets` reads them as times. Pass `features` to `load_dataset`, "

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from datasets import Dataset
 from trl import (
@@ -21,7 +22,7 @@ from trl import (
     get_quantization_config,
 )
 
-from ..data.folders import TRAINED_PAIRS
+from ..data.trained_pairs import read_digests
 from ..errors import ConsistencyError, ends_with_message
 from ..models.embedded_models import resolve_model
 from ..models.loading import check_loadable
@@ -33,7 +34,7 @@ from ..trainer.run.output_checks import (
     check_output_dir,
 )
 from ..upstream import end_run
-from .dpo_trainer import RecordingDPOTrainer
+from .dpo_trainer import RecordingDPOTrainer, digests_of_preferences
 from .loading import get_split, load_pairs
 from .model_options import adapter_of, check_init_kwargs, check_model_options
 from .parser import StrictParser
@@ -96,6 +97,9 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> DPOTraine
     )
     for given, dataset in ((train_dataset, trainer.train_dataset), (eval_dataset, trainer.eval_dataset)):
         _check_lengths(given, dataset, training_args.max_length)
+    # With those of what the model had been trained on before
+    earlier = [read_digests(folder) for folder in (name, checkpoint) if folder]
+    trainer.trained_pairs = np.unique(np.concatenate([digests_of_preferences(train_dataset), *earlier]))
     if checkpoint is not None:
         trainer.check_resumed(checkpoint)
     trainer.train(resume_from_checkpoint=checkpoint)
@@ -105,8 +109,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> DPOTraine
         )
     _check_finite(trainer)
     if training_args.should_save:
-        # What an earlier training left there is of other weights, and without checkpoints, TRL writes no card.
-        (Path(training_args.output_dir) / TRAINED_PAIRS).unlink(missing_ok=True)
+        # Without checkpoints, TRL writes none, and an earlier training's would stay.
         trainer.create_model_card(model_name=Path(training_args.output_dir).absolute().name)
     trainer.save_model(training_args.output_dir)
     end_run(trainer)

@@ -4,11 +4,14 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from datasets import Dataset
 from huggingface_hub import ModelCard
 from transformers import TrainingArguments
 from trl import DPOConfig, DPOTrainer
 
+from ..data.folders import TRAINED_PAIRS
+from ..data.trained_pairs import digests_of, write_digests
 from ..errors import ConsistencyError
 from ..log import get_logger
 from ..models.adapter_state import loading_in_own_dtype, restore_dtype
@@ -45,6 +48,8 @@ OPTIONS = (
 class RecordingDPOTrainer(DPOTrainer):
     """Like [`~trl.DPOTrainer`]. Its checkpoints record options, data and model, and `check_resumed` compares them."""
 
+    trained_pairs: np.ndarray = np.array([], dtype=np.uint64)  # digests, which are saved with the model
+
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         if not is_sharded(self.accelerator):
@@ -55,6 +60,16 @@ class RecordingDPOTrainer(DPOTrainer):
     def train(self, *args: Any, **kwargs: Any) -> Any:
         with command_lock(self.args.output_dir, self.accelerator):
             return super().train(*args, **kwargs)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Like [`~transformers.Trainer.save_model`], with the digests of the trained pairs."""
+        super().save_model(output_dir, _internal_call)
+        if not self.args.should_save:
+            return
+        folder = Path(output_dir or self.args.output_dir)
+        (folder / TRAINED_PAIRS).unlink(missing_ok=True)  # of an earlier training
+        if len(self.trained_pairs):
+            write_digests(folder, self.trained_pairs)
 
     def create_model_card(self, *args: Any, **kwargs: Any) -> None:
         """
@@ -89,6 +104,29 @@ class RecordingDPOTrainer(DPOTrainer):
         check_unchanged(checkpoint)
         check_has_states(checkpoint)
         self.run_record.compare(checkpoint)
+
+
+def digests_of_preferences(dataset: Any) -> np.ndarray:
+    """
+    Returns the digests of the pairs that preferences were made of, none of a stream. Warns of rows without the prompt that tells which
+    pair it was.
+    """
+    if not isinstance(dataset, Dataset):
+        return np.array([], dtype=np.uint64)
+    columns = [column for column in ("clean_prompt", "prompt") if column in dataset.column_names]
+    rows = dataset.select_columns(columns).with_format(None)
+    pairs = [
+        {"clean_prompt": row["clean_prompt"], "perturbed_prompt": row["prompt"]}
+        for row in rows
+        if type(row.get("clean_prompt")) is type(row["prompt"])
+    ]
+    if lacking := len(dataset) - len(pairs):
+        logger.warning(
+            f"`train_dataset`: {lacking} of {len(dataset)} row(s) have no `clean_prompt`, so `evaluate` will not know the pairs that they "
+            "were made of, and will not say that they were trained on. Make the preferences anew with `trl-consistency convert`, which writes "
+            "it, or add the column."
+        )
+    return digests_of(pairs)
 
 
 class _Record:
