@@ -235,3 +235,26 @@ def test_the_card_says_it_of_the_base_model(options, model_dir, tmp_path):
     options[options.index("--pairs") + 1] = write(tmp_path / "some.jsonl", rows)
     run([*options, "--save_to_adapters", "true"])
     assert "Before training: This model was trained on 4 of the 4 row(s)" in (mine / "README.md").read_text()
+    assert found_in(tmp_path, "base")[0].startswith("This model was trained on 4 of the 4 row(s) of some: ")
+    assert found_in(tmp_path, "mine") == []
+
+
+def found_in(tmp_path, model):
+    """What results.json has of the pairs that a model was trained on."""
+    return json.loads((tmp_path / "out" / "results.json").read_text())["models"][model]["trained_pairs"]
+
+
+@pytest.mark.long
+def test_an_adapter_whose_name_begins_like_the_base_models(options, model_dir, tmp_path):
+    """What was said of it stood on the cards of others, as said of the base model."""
+    mine, other, rows = tmp_path / "base: mine", tmp_path / "other", [pair(number) for number in range(4)]
+    trained(model_dir, mine, rows)
+    save_adapter(model_dir, other, 0)
+    (other / "README.md").write_text("---\nlibrary_name: peft\n---\n# other\n")
+    place = options.index("--adapters") + 1
+    options[place : place + 1] = [str(mine), str(other)]
+    options[options.index("--pairs") + 1] = write(tmp_path / "some.jsonl", rows)
+    run([*options, "--save_to_adapters", "true"])
+    assert "This model was trained on" in (mine / "README.md").read_text()
+    assert "This model was trained on" not in (other / "README.md").read_text()
+    assert found_in(tmp_path, "base: mine")[0].startswith("This model was trained on 4 of the 4 row(s) of some: ")

@@ -35,8 +35,7 @@ def save_to_adapters(
     """
     base = found[BASE]
     of_base = base.warnings() + capability_warnings(capability.get(BASE, {}))
-    # What the base model was trained on
-    of_base += [text.removeprefix(f"{BASE}: ") for text in summary["findings"] if text.startswith(f"{BASE}: ")]
+    of_base += summary["models"][BASE]["trained_pairs"]
     for name, results in found.items():
         if name == BASE:
             continue

@@ -159,9 +159,10 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
 
 
 def _add_trained_pairs(summary: dict[str, Any], models: Mapping[str, str], pairs: Mapping[str, np.ndarray]) -> None:
-    """Adds to the findings, which reports and cards show, the rows that a model was trained on. `pairs` has their digests by set."""
+    """Adds the rows that a model was trained on, also to the findings, which reports and cards show. `pairs` has their digests by set."""
     for name, path in models.items():
         told = [f"This model was trained on {of_set}" for of_set in trained_pairs_in(path, pairs)]
+        summary["models"][name]["trained_pairs"] = told
         summary["findings"] += [f"{name}: {text}" for text in told]
         if name != BASE:
             summary["models"][name]["findings"] += told
