@@ -78,6 +78,35 @@ def test_scores_of_a_learned_prompt_do_not_depend_on_the_batch(tokenizer):
         assert one == pytest.approx(other, abs=1e-5)
 
 
+def test_answers_whose_logits_are_equal_after_rounding(tokenizer):
+    """In bfloat16, logits of 20 are 0.125 apart. None of two answers with equal ones was preferred."""
+    torch.manual_seed(0)
+    model, options = make_model().bfloat16(), AnswerOptions(4, 1, answer_prefix="", progress=False)
+    (of_row,) = rendered(tokenizer, ROWS[:1])
+    states = {
+        side: model.model(torch.tensor([of_row[f"{side}_ids"]])).last_hidden_state[0, -1].detach()
+        for side in ("clean", "perturbed")
+    }
+    (right,), (suggested,) = (tokenizer(answer)["input_ids"] for answer in "AB")
+    ties = 0
+    for _ in range(40):
+        toward = sum(states.values()).float() / 2
+        rows = 20 * toward / toward.square().sum() + 0.01 * torch.randn(2, len(toward))
+        model.lm_head.weight.data[[right, suggested]] = rows.bfloat16()
+        found = prefer_answers(model, tokenizer, [of_row], [(["A"], "B")], options)
+        for side, state in states.items():
+            exact, rounded = (
+                of_dtype[0] - of_dtype[1]
+                for of_dtype in (
+                    model.lm_head.weight[[right, suggested]].float() @ state.float(),
+                    model.lm_head(state)[[right, suggested]],
+                )
+            )
+            assert found[side][0].margin == pytest.approx(exact.item(), abs=1e-4)
+            ties += int(rounded == 0)
+    assert ties > 5
+
+
 def test_the_likeliest_name_counts(model, tokenizer):
     rows = rendered(tokenizer, [ROWS[2]])
     options = AnswerOptions(progress=False)

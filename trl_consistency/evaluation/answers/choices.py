@@ -2,12 +2,9 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from ...data.answers import denied_answer
@@ -19,6 +16,7 @@ from ...errors import ConsistencyError
 from ...finite import check_logits
 from ...generation.options import left_padded, reads_padding
 from ..row_kinds import kind_of, read_aliases
+from .float32_head import float32_logits
 from .replies import Markers, is_letter
 
 
@@ -164,13 +162,7 @@ class LetterScorer:
         full = [[*ids, *self._prefix] for ids in prompts]
         input_ids, attention_mask = left_padded(full, self._pad, self.model.device)
         positions = (attention_mask.cumsum(-1) - 1).clamp(min=0)
-        head: Any = self.model.get_output_embeddings()
-        rounds = type(head) is nn.Linear and head.weight.dtype in (torch.bfloat16, torch.float16)
-        states: list[Tensor] = []
-        with ExitStack() as hooks:
-            if rounds:
-                hook = head.register_forward_pre_hook(lambda module, inputs: states.append(inputs[0][:, -1]))
-                hooks.callback(hook.remove)
+        with float32_logits(self.model, 1):  # Of equal rounded logits, the first letter would be the answer.
             logits = self.model(
                 input_ids=input_ids,
                 attention_mask=attention_mask,
@@ -180,11 +172,7 @@ class LetterScorer:
             ).logits[:, -1]  # (B, V)
         check_logits(logits)
         answers = []
-        for row, ids in enumerate(prompts):
+        for ids, of_row in zip(prompts, logits.float(), strict=True):
             tokens = [token for letter in self._letters[tuple(ids)] for token in self._tokens[letter]]
-            of_row = logits[row, tokens].float()
-            if rounds:  # Rounded logits of letters may be equal, and the first of them would be the answer.
-                bias = None if head.bias is None else head.bias[tokens].float()
-                of_row = F.linear(states[-1][row].float(), head.weight[tokens].float(), bias)
-            answers.append([tokens[int(of_row.argmax())]])
+            answers.append([tokens[int(of_row[tokens].argmax())]])
         return answers

@@ -15,6 +15,7 @@ from ...finite import check_logits
 from ...generation.options import evaluating, left_padded, reads_padding
 from ...models.checks import context_of
 from .choices import check_no_thought
+from .float32_head import float32_logits
 from .generate import AnswerOptions
 
 
@@ -168,15 +169,16 @@ def _score_batch(
     kept = max(len(ids) - start for ids, start in rows)
     pad = get_tokenizer(tokenizer).pad_token_id or 0
     input_ids, attention_mask = left_padded([ids for ids, _ in rows], pad, model.device)
-    logits = model(
-        input_ids=input_ids,
-        attention_mask=attention_mask,
-        position_ids=(attention_mask.cumsum(-1) - 1).clamp(min=0),
-        logits_to_keep=kept + 1,
-        use_cache=False,
-    ).logits[
-        :, -kept - 1 : -1
-    ]  # (B, kept, V): those before each of the last tokens. Some models ignore `logits_to_keep`.
+    with float32_logits(model, kept + 1):  # With rounded ones, none of two answers may be preferred.
+        logits = model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=(attention_mask.cumsum(-1) - 1).clamp(min=0),
+            logits_to_keep=kept + 1,
+            use_cache=False,
+        ).logits[
+            :, -kept - 1 : -1
+        ]  # (B, kept, V): those before each of the last tokens. Some models ignore `logits_to_keep`.
     check_logits(logits)
     tokens = input_ids[:, -kept:, None]
     log_probs = logits.float().log_softmax(-1).gather(-1, tokens)[..., 0]  # (B, kept)
