@@ -102,6 +102,21 @@ def test_rows_that_change_the_positions_of_others_are_said(tmp_path, caplog, rop
     assert ("1 of 2 row(s) have more than 60 tokens. Beyond that" in caplog.text) == (rope is not None)
 
 
+def test_targets_that_change_the_positions_of_others_are_said(tmp_path, caplog):
+    """All prompts are short. Where one is answered at length, all in its batch have the positions of a long row."""
+    config = make_model("llama").config
+    config.rope_parameters = {
+        "rope_type": "dynamic", "factor": 2.0, "rope_theta": 10_000.0, "original_max_position_embeddings": 60,
+    }  # fmt: skip
+    pairs = [[{"role": "user", "content": "Why? " * words}] for words in (2, 4)]
+    dataset = Dataset.from_dict({"clean_prompt": pairs, "perturbed_prompt": pairs})
+    make_trainer(tmp_path, dataset, model=LlamaForCausalLM(config), max_completion_length=8)
+    assert "Beyond that" not in caplog.text
+    make_trainer(tmp_path / "long", dataset, model=LlamaForCausalLM(config), max_completion_length=50)
+    assert "2 of 2 row(s) have more than 60 tokens with a reply of 50. Beyond that" in caplog.text
+    assert "or set `target_batch_size` and the batch size to 1." in caplog.text
+
+
 # What SFTTrainer offers
 
 

@@ -27,6 +27,7 @@ from .prompt_cache import (
     cached_kinds,
 )
 from .prompt_states import PassStates, PromptStates
+from .rope import rope_of_length
 from .tree_attention import register
 
 
@@ -184,17 +185,6 @@ def run_packed(
 def _positions(mask: Tensor) -> Tensor:
     # The default position ids would count left padding.
     return (mask.cumsum(-1) - 1).clamp(min=0)
-
-
-def rope_of_length(config: Any) -> str | None:
-    """Returns the kind of rotary positions that the longest row of a pass decides, if a model has such."""
-    rope = getattr(config.get_text_config(), "rope_parameters", None) or {}
-    parts = [
-        rope,
-        *(part for part in rope.values() if isinstance(part, dict)),
-    ]  # one set, or one for each type of layer
-    kinds = [str(part.get("rope_type", "")) for part in parts]
-    return next((kind for kind in kinds if "dynamic" in kind or kind == "longrope"), None)
 
 
 def windows_of(config: Any) -> list[int | None]:

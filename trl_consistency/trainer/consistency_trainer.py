@@ -234,7 +234,7 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         self.model_accepts_loss_kwargs = True
         self.target_maker = TargetMaker(self, loaded_by_name=isinstance(model, str) and self._loads_plainly)
         self._check_loaded(model, data.anchor_dataset)
-        warn_of_positions(self.train_dataset, self.model.config)
+        warn_of_positions(self.train_dataset, self.model.config, args)
         if args.padding_free:
             check_padding_free_parallelism(self)
             with gathered(self.model, self.accelerator), mixed_precision(self.accelerator):

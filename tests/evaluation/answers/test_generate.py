@@ -1,9 +1,11 @@
 import re
 from string import ascii_uppercase
+from types import SimpleNamespace
 
 import pytest
 import torch
 from peft import PromptTuningConfig, get_peft_model
+from transformers import LlamaForCausalLM
 
 from tests.helpers.chats import user
 from tests.helpers.models import make_model, make_sentencepiece_tokenizer, make_tokenizer
@@ -351,3 +353,40 @@ def test_an_answer_that_runs_beyond_the_context_is_cut(monkeypatch):
         model.config.max_position_embeddings = len(rows[0]["perturbed_ids"]) + len(said) + room
         clean, perturbed = answer_pairs(model, tokenizer, rows, AnswerOptions(8, progress=False))
         assert (clean[0].is_cut, perturbed[0].is_cut) == (False, is_cut)
+
+
+def with_rope(kind, limit):
+    config = make_model("llama").config
+    factors = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4} if kind == "longrope" else {"factor": 2.0}
+    config.rope_parameters = {
+        "rope_type": kind, "rope_theta": 10_000.0, "original_max_position_embeddings": limit, **factors,
+    }  # fmt: skip
+    return LlamaForCausalLM(config)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "tokens", "size", "told"),
+    [
+        ("longrope", (2, 60), 3, 8, "1 of 2 prompt(s) have more than 70 tokens with a reply of 3. Beyond that"),
+        ("longrope", (2, 60), 3, 1, None),  # one at a time
+        ("longrope", (2, 3), 4, 8, None),  # all are short
+        ("longrope", (2, 3), 61, 8, "2 of 2 prompt(s) have more than 70 tokens with a reply of 61. Beyond that"),
+        ("longrope", (60, 70), 5, 8, None),  # all are long
+        ("dynamic", (60, 70), 6, 8, "2 of 2 prompt(s) have more than 70 tokens with a reply of 6. Beyond that"),
+        ("default", (2, 60), 3, 8, None),
+    ],
+)
+def test_prompts_that_change_the_positions_of_others_are_said(tokenizer, caplog, kind, words, tokens, size, told):
+    """In a batch with a prompt beyond the limit, all prompts have the positions of a long one, and the answers were others."""
+    rows = [row("Why? " * of, "Why? " * of, tokenizer) for of in words]
+    answer_pairs(with_rope(kind, 70), tokenizer, rows, AnswerOptions(tokens, size, progress=False))
+    assert (told or "") in caplog.text
+    assert ("Set the batch size to 1, or leave the long prompts out." in caplog.text) == (told is not None)
+
+
+def test_letters_after_prompts_that_change_the_positions_of_others(tokenizer, caplog):
+    """They are scored in batches whatever engine writes the other answers."""
+    rows = [row(f"{'Why? ' * words}{QUESTION}", QUESTION, tokenizer, answer="A") for words in (1, 60)]
+    options = AnswerOptions(4, 8, multiple_choice="logprob", progress=False)
+    answer_pairs(with_rope("longrope", 90), tokenizer, rows, options, engine=SimpleNamespace())
+    assert "1 of 3 prompt(s) have more than 90 tokens. Beyond that" in caplog.text

@@ -25,10 +25,14 @@ from ...errors import ConsistencyError
 from ...generation.answer_cache import TargetCache
 from ...generation.options import end_tokens, evaluating
 from ...generation.targets import Engine, generate_targets
+from ...log import get_logger
 from ...models.checks import context_of
+from ...passes.rope import say_positions
 from .choices import ANSWER_PREFIX, CHOICE_PREFIX, LetterScorer, offered_letters
 from .replies import THINKING_MARKERS, Markers, after_thinking, check_markers, other_markers
 
+
+logger = get_logger(__name__)
 
 # What stands in place of the reply to a prompt that is longer than the model can read
 NOT_ASKED = "Not asked, since the prompt leaves no room for a reply in the model's context"
@@ -185,6 +189,10 @@ def answer_pairs(
         if prompts is by_choice:
             offers = [(list(ids), letters[ids]) for ids in prompts]
             answering = LetterScorer(model, tokenizer, offers, options.choice_prefix, options.thinking_markers)
+        if config is not None and options.batch_size > 1 and (engine is None or prompts is by_choice):
+            reply = options.max_new_tokens if prompts is by_text else 0
+            if told := say_positions(list(map(len, prompts)), config, "prompt", reply):
+                logger.warning_once(f"{told} Set the batch size to 1, or leave the long prompts out.")
         generated = generate_ids(model, tokenizer, list(map(list, prompts)), options, cache, answering, desc)
         for prompt, ids in zip(prompts, generated, strict=True):
             # An engine ends answers at the model's context, too.

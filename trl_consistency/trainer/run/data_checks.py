@@ -7,7 +7,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-import numpy as np
 from datasets import Dataset, IterableDataset
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase, ProcessorMixin
 
@@ -29,7 +28,7 @@ from ...data.template_check import written_date
 from ...data.thinking import has_thought
 from ...errors import ConsistencyError, InvalidPairsError, one_line
 from ...log import get_logger
-from ...passes.prefix_strategies import rope_of_length
+from ...passes.rope import limit_of_rope, say_positions
 
 
 logger = get_logger(__name__)
@@ -208,21 +207,15 @@ def check_full_batches(dataset: AnyDataset, args: ConsistencyConfig) -> None:
     check_drop_last(len(dataset) + count_anchors(len(dataset), args.anchor_ratio), args)
 
 
-def warn_of_positions(dataset: AnyDataset, config: PreTrainedConfig) -> None:
+def warn_of_positions(dataset: AnyDataset, config: PreTrainedConfig, args: ConsistencyConfig) -> None:
     """Warns of rows that change the positions of the others in their batch. In some models, the longest row decides for all."""
-    kind = rope_of_length(config)
-    if kind is None or isinstance(dataset, IterableDataset):
+    if isinstance(dataset, IterableDataset):
         return
-    of_text = config.get_text_config()
-    rope = of_text.rope_parameters
-    limits = (rope.get("original_max_position_embeddings"), getattr(of_text, "original_max_position_embeddings", None))
-    limit = next(filter(None, limits), of_text.max_position_embeddings)
-    lengths = np.array(dataset["length"])
-    if lengths.min() <= limit < lengths.max():
+    reply = args.max_completion_length if args.needs_completions and needs_targets(dataset) else 0
+    if told := say_positions(dataset["length"], config, reply=reply):
+        sizes = "`target_batch_size` and the batch size" if reply else "the batch size"
         logger.warning(
-            f"`train_dataset`: {(lengths > limit).sum()} of {len(lengths)} row(s) have more than {limit} tokens. Beyond that, this model "
-            f"uses other positions ({kind}). The longest row of a batch decides for all of its rows, so a row may get other positions in a batch "
-            f"than alone. Leave the long rows out (`max_length: {limit}`, `overlong: drop`), or set the batch size to 1."
+            f"`train_dataset`: {told} Leave the long rows out (`max_length: {limit_of_rope(config)}`, `overlong: drop`), or set {sizes} to 1."
         )
 
 
