@@ -86,7 +86,8 @@ class Dose:
     def metrics(self) -> dict[str, float]:
         """Returns the metrics to log."""
         rates = {f"dose/{name}": rate.value for name, rate in self.rates.items()}
-        unread = self.rates["consistency"].unread_total if "consistency" in self.rates else 0
+        of_pairs = (self.rates[name] for name in ("consistency", "same_words") if name in self.rates)
+        unread = sum(rate.unread_total for rate in of_pairs)  # of other pairs each
         return {**rates, "dose/kl": self.kl, "dose/pairs": self.pairs, "dose/unread": unread}
 
     def warnings(self) -> list[str]:

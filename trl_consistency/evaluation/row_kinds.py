@@ -8,9 +8,9 @@ from ..data.choices import other_letters
 
 
 # Why an answer is unread: it names no possible answer, or the right and the suggested one; the judge abstained or gave
-# no verdict.
-Unread: TypeAlias = Literal["unparsed", "names both", "abstained", "unjudged"]
-UNREAD_KINDS: tuple[Unread, ...] = ("unparsed", "names both", "abstained", "unjudged")
+# no verdict. "both other" is of a pair: both answers are none of the possible ones, and may differ.
+Unread: TypeAlias = Literal["unparsed", "names both", "abstained", "unjudged", "both other"]
+UNREAD_KINDS: tuple[Unread, ...] = ("unparsed", "names both", "abstained", "unjudged", "both other")
 
 
 def read_aliases(row: Mapping[str, Any]) -> Any:

@@ -187,7 +187,7 @@ def test_a_list_of_several_is_no_answer(text, outcome):
 def test_two_of_them_may_differ():
     grades = [[grade(ROW, text)] for text in ("It is Anchorage.", "It is Fairbanks.")]
     found = measure(make_samples([ROW], *grades))["consistency"]
-    assert (found.hits, found.unread) == (0, {"unparsed": 1})
+    assert (found.hits, found.unread) == (0, {"both other": 1})
 
 
 @pytest.mark.parametrize(

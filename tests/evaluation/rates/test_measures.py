@@ -312,11 +312,15 @@ def test_judged_questions(label, outcome, said):
     assert len(judge.prompts) == 1
 
 
-def test_two_other_answers_are_not_one():
+@pytest.mark.parametrize("judge", [StandIn("OTHER"), None], ids=["judge", "rules"])
+def test_two_other_answers_are_not_one(judge):
+    """Of a judge's verdicts, the pair counted as one without a verdict."""
     rows = [question(1, "Paris", "Rome")]
-    grades = grade_answers(rows, ["Oslo or so"], possible_answers(rows), StandIn("OTHER"), True)
+    grades = grade_answers(rows, ["It is Oslo."], possible_answers(rows), judge, judge is not None)
+    assert grades[0].outcome == "other"
     found = measure(make_samples(rows, grades, grades))
-    assert (found["consistency"].hits, found["consistency"].unread) == (0, {"unjudged": 1})
+    assert (found["consistency"].hits, found["consistency"].unread) == (0, {"both other": 1})
+    assert str(found["consistency"]).endswith("1 unread (1 both other)")
     assert (found["perturbed_accuracy"].hits, found["perturbed_accuracy"].total) == (0, 1)
 
 

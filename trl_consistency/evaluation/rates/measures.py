@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from ...data.repeats import prompt_key
 from ...errors import ConsistencyError
-from ..grading.grade import OTHER, STATED, Grade, is_anchor, suggests_wrong
+from ..grading.grade import OTHER, Grade, is_anchor, suggests_wrong
 from ..row_kinds import Unread, kind_of
 from .intervals import Estimate, Property, Sample, estimate
 
@@ -183,7 +183,7 @@ def _properties(row: Mapping[str, Any], clean: Grade, perturbed: Grade) -> Itera
     yield "unread", perturbed.unread is not None
     unread: Unread | None = clean.unread or perturbed.unread
     if not unread and clean.said == perturbed.said == OTHER:  # these may be two different answers
-        unread = "unparsed" if clean.grader == perturbed.grader == STATED else "unjudged"
+        unread = "both other"
     yield "consistent", unread or (clean.outcome, clean.said) == (perturbed.outcome, perturbed.said)
 
 
