@@ -552,10 +552,31 @@ def test_prompts_that_were_asked_otherwise_are_not_compared(tmp_path, model, tok
     write_prompts(tmp_path / "safe.csv", make_prompts(3))
     write_lines(tmp_path / "texts.jsonl", TEXTS)
     before, after, again = (measure_capability(model, tokenizer, tmp_path, **of) for of in ({}, options, options))
-    with pytest.raises(ConsistencyError, match=r"or of other options: .* the same `chat_template_kwargs`"):
+    with pytest.raises(
+        ConsistencyError, match=r"or of other options: .* the same chat template, `chat_template_kwargs`"
+    ):
         after["safe"].differences(before["safe"])
     assert again["safe"].differences(after["safe"])["refused"].value == 0
     assert after["texts"].differences(before["texts"])["nats_per_token"].value == 0
+
+
+def test_prompts_in_other_templates_are_not_compared(tmp_path, model, tokenizer, monkeypatch):
+    """The template's doing was taken for the training's."""
+    monkeypatch.setattr(capability, "REPLY_TOKENS", 3)
+    write_prompts(tmp_path / "safe.csv", make_prompts(3))
+    brief, same = make_tokenizer(), make_tokenizer()
+    brief.chat_template = "Be brief. " + brief.chat_template
+    same.chat_template += "{# for training #}"
+    same.add_tokens(["<|new|>"])
+    before, other, after = (measure_capability(model, of, tmp_path)["safe"] for of in (tokenizer, brief, same))
+    with pytest.raises(ConsistencyError, match="prompts with the same chat template"):
+        other.differences(before)
+    assert after.differences(before)["refused"].value == 0
+    # Of an earlier version, which had the items' digest alone
+    kept = CapabilityResult.from_dict(before.to_dict() | {"digest": read_capability(tmp_path).sets["safe"].digest})
+    assert kept.differences(kept)["refused"].value == 0
+    with pytest.raises(ConsistencyError, match="Measure prompts of an earlier version again"):
+        after.differences(kept)
 
 
 def test_texts_of_a_model_whose_logits_are_nan(tmp_path, tokenizer):

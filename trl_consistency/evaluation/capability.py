@@ -59,7 +59,8 @@ class CapabilityResult:
         rows (`list[int]`):
             The row of each item in the file, from 0.
         digest (`str`):
-            A digest of the items, and of the options that prompts were asked with. Only results of the same can be compared.
+            A digest of the items; of prompts, also of their tokens and of `thinking_markers`. Only results of the same can be
+            compared.
         acc (`list[float]`, *optional*):
             For questions, lm-evaluation-harness's `acc` of each item. Its `acc_norm` is in `values`.
         unread (`list[int]`, *optional*):
@@ -96,7 +97,8 @@ class CapabilityResult:
         if (self.metric, self.digest, self.weights) != (base.metric, base.digest, base.weights):
             raise ConsistencyError(
                 "The two results of capability are of different items, of different tokens, or of other options: measure both with the "
-                "same files, `max_items`, seed and tokenizer, and prompts with the same `chat_template_kwargs` and `thinking_markers`."
+                "same files, `max_items`, seed and tokenizer, and prompts with the same chat template, `chat_template_kwargs` and "
+                "`thinking_markers`. Measure prompts of an earlier version again."
             )
         if self.metric == "nats_per_token":
             return {self.metric: estimate_mean(self._as_values().minus(base._as_values()), unit=NATS_PER_TOKEN)}
@@ -309,9 +311,7 @@ def _measure_prompts(
         unread=unread,
         replies=[text for text, *_ in texts],
     )
-    if not template_kwargs and markers == THINKING_MARKERS:
-        return found
-    return replace(found, digest=digest_of([found.digest, template_kwargs or {}, markers]))
+    return replace(found, digest=digest_of([found.digest, rendered, markers]))
 
 
 def _result(metric: Any, of_set: ItemSet, values: Sequence[float], **others: Any) -> CapabilityResult:
