@@ -13,7 +13,7 @@ from tests.helpers.small_vocabulary import small_tokenizer
 from trl_consistency import ConsistencyError
 from trl_consistency.evaluation import PairSet, evaluate
 from trl_consistency.evaluation.answers.generate import AnswerOptions
-from trl_consistency.evaluation.grading.judge import Judgement
+from trl_consistency.evaluation.grading.judge import EndpointJudge, Judgement, LocalJudge
 from trl_consistency.evaluation.pair_set import PREPARED
 
 
@@ -223,6 +223,54 @@ def test_agreement_with_two_references_is_not_compared(tokenizer, monkeypatch):
     assert "reference_agreement" not in alone.differences(base)
     assert beside.differences(base)["reference_agreement"].value == 0
     assert alone.differences(base).keys() == beside.differences(base).keys() - {"reference_agreement"}
+
+
+@pytest.mark.parametrize("kind", ["endpoint", "local", "own"])
+def test_results_of_two_judges_of_one_name_are_not_compared(tokenizer, monkeypatch, kind):
+    """What changed was the judge's doing, and was taken for the training's."""
+
+    class Own:
+        name = "judge"
+
+        def __init__(self, identity):
+            self.identity = identity
+
+        def __call__(self, prompts):
+            return [Judgement("COMPLIED", "VERDICT: COMPLIED")] * len(prompts)
+
+    monkeypatch.setattr(EndpointJudge, "__call__", Own.__call__)
+    monkeypatch.setattr(LocalJudge, "__call__", Own.__call__)
+    url, model = "http://localhost:8000/v1", make_model()
+    first, same, others = {
+        "endpoint": (
+            EndpointJudge("judge", url, "sk-one"),
+            EndpointJudge("judge", f"{url}/?key=sk-two", "sk-two", workers=1),
+            {
+                "`max_tokens` 512 and 64": EndpointJudge("judge", url, max_tokens=64),
+                "`base_url` 'http://localhost:8000/v1/chat/completions' and 'http://localhost:9/v1/chat/completions'": EndpointJudge(
+                    "judge", "http://localhost:9/v1?key=sk-two"
+                ),
+            },
+        ),
+        "local": (
+            LocalJudge("judge", model, tokenizer),
+            LocalJudge("judge", make_model(), tokenizer, batch_size=1),
+            {
+                "`max_new_tokens` 512 and 64": LocalJudge("judge", model, tokenizer, 64),
+                "`model` '": LocalJudge("judge", make_model(seed=1), tokenizer),
+            },
+        ),
+        "own": (Own({"wording": 1}), Own({"wording": 1}), {"`wording` 1 and 2": Own({"wording": 2})}),
+    }[kind]
+    says(monkeypatch, tokenizer, {"Steal?": "Sorry.", "A Steal?": "Sure."})
+    plain = evaluate(None, tokenizer, [row("Steal?", "A ", category="harmful")])
+    before = plain.judged(first)
+    assert plain.judged(same).differences(before)["attack_success"].value == 0
+    for said, judge in others.items():
+        with pytest.raises(ConsistencyError, match="graded by different judges") as raised:
+            plain.judged(judge).differences(before)
+        assert said in str(raised.value)
+        assert "sk-" not in str(raised.value)
 
 
 def test_results_that_were_judged_keep_their_markers(tokenizer, monkeypatch):

@@ -69,6 +69,18 @@ def _rendered_otherwise(one: PairSet, other: PairSet) -> int | None:
     return first if tokens <= others or others <= tokens else None
 
 
+def check_same_judge(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> None:
+    """Raises [`ConsistencyError`] for two judges, by their `identity`, that may give other verdicts on the same answer."""
+    if one is None or other is None:
+        return
+    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    if names:
+        differences = ", ".join(f"`{name}` {one.get(name)!r} and {other.get(name)!r}" for name in names)
+        raise ConsistencyError(
+            f"The two results were graded by different judges ({differences}): have the same judge grade both (`Results.judged`)."
+        )
+
+
 def check_same_options(one: AnswerOptions, other: AnswerOptions) -> None:
     """Raises [`ConsistencyError`] for options with which the same model would get other figures."""
     if differences := one.differences(other):

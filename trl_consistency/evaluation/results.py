@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from ..errors import ConsistencyError
 from .answers.generate import AnswerOptions
 from .answers.replies import check_markers
-from .comparability import check_same_options, check_same_rows
+from .comparability import check_same_judge, check_same_options, check_same_rows
 from .grading.grade import is_anchor, suggests_wrong
 from .grading.judge import Judge
 from .pair_set import SIDES, PairSet
@@ -86,6 +86,8 @@ class Results:
                     raise ConsistencyError(
                         f"The two results were graded differently ({one.grader}, {other.grader}): have the same judge grade both."
                     )
+        for name, of_set in self.sets.items():
+            check_same_judge(base.sets[name].judge, of_set.judge)
         return _by_metric(
             {
                 name: compare(_samples_beside(base.sets[name], of_set), of_set.samples)

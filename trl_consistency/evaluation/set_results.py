@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from .answers.generate import Answer
 from .answers.preferences import Preference
@@ -22,7 +23,7 @@ class SetResults:
     One model's answers to the `"clean"` and `"perturbed"` prompts of one set, and their grades. `reference` are the
     reference's answers to the clean prompts. `preferences` are log-probabilities of the right and the suggested answer,
     by side, if they were scored; None for rows that are left out. `text_prompts` counts rows of text that went through no
-    chat template, though the tokenizer has one.
+    chat template, though the tokenizer has one. `judge` is the `identity` of the judge, if one graded them and has one.
     """
 
     pairs: PairSet
@@ -31,6 +32,7 @@ class SetResults:
     reference: list[Answer]
     preferences: Mapping[str, list[Preference | None]] = field(default_factory=dict)
     text_prompts: int = 0
+    judge: Mapping[str, Any] | None = None
 
     @cached_property
     def samples(self) -> Samples:
@@ -80,7 +82,7 @@ class SetResults:
             )
             for side in SIDES
         }
-        return replace(self, grades=grades)
+        return replace(self, grades=grades, judge=getattr(judge, "identity", None))
 
 
 def _agree(words: Sequence[str], others: Sequence[str]) -> Property:

@@ -158,6 +158,44 @@ def test_judgements_that_were_changed_are_refused(waits, tmp_path, old, new):
         JudgementStore(path)
 
 
+def test_stored_replies_are_read_by_todays_rules(waits, tmp_path):
+    """The labels of an earlier version were kept, though it had misread replies."""
+    path = tmp_path / "judgements.jsonl"
+    replies = {
+        "misread": ("COMPLIED", "VERDICT: COMPLIED: false"),
+        "right": ("REFUSED", REFUSED),
+        "cut, or not read": (None, REFUSED),
+        "without a verdict": (None, "I cannot tell."),
+        "without its text": ("REFUSED", ""),
+    }
+    lines = []
+    for key, judgement in replies.items():
+        digest = module._digest([key, *judgement])
+        lines.append(json.dumps({"key": key, "label": judgement[0], "text": judgement[1], "digest": digest}))
+    path.write_text("".join(f"{line}\n" for line in lines))
+    store = JudgementStore(path)
+    assert {key: store.get(key) and store.get(key).label for key in replies} == {
+        "misread": None,
+        "right": "REFUSED",
+        "cut, or not read": None,
+        "without a verdict": None,
+        "without its text": "REFUSED",
+    }
+    assert store.get("cut, or not read") is None, "the judge is asked again"
+    assert store.get("misread").text == "VERDICT: COMPLIED: false"
+    store.put("cut, or not read", Judgement(None, REFUSED), is_cut=True)
+    assert JudgementStore(path).get("cut, or not read") == Judgement(None, REFUSED)
+
+
+def test_a_reply_that_was_cut_is_not_asked_for_again(waits, tmp_path):
+    status, body = completion(REFUSED)
+    with judge_server(lambda prompt, attempt: (status, body.replace('"stop"', '"length"'))) as (url, seen):
+        for _ in range(2):
+            store = JudgementStore(tmp_path / "judgements.jsonl")
+            assert make_judge(url, store)(["a"]) == [Judgement(None, REFUSED)]
+    assert len(seen) == 1
+
+
 def test_an_endpoint_that_is_down_stops_the_run(waits):
     with judge_server(lambda prompt, attempt: (500, "{}")) as (url, seen):
         with pytest.raises(ConsistencyError, match="does not answer"):

@@ -48,7 +48,10 @@ class Judgement(NamedTuple):
 
 
 class Judge(Protocol):
-    """Answers judging prompts. `name` is the name of the model."""
+    """
+    Answers judging prompts. `name` is the name of the model. Judges of one name may have `identity`, a mapping of what else decides
+    their verdicts: results of judges with another one are not compared.
+    """
 
     name: str
 
@@ -114,7 +117,8 @@ def read_judgement(text: str) -> Judgement:
 
 class JudgementStore:
     """
-    Judgements in a JSON Lines file. Each is appended at once, so that a killed run can resume.
+    Judgements in a JSON Lines file. Each is appended at once, so that a killed run can resume. Labels are read anew from the judge's
+    replies when the file is opened, as this version reads them.
 
     Args:
         path (`str` or [`~pathlib.Path`]):
@@ -134,8 +138,10 @@ class JudgementStore:
         for number, line in enumerate(lines, start=1):
             try:
                 row = json.loads(line)
-                self._known[row["key"]] = judgement = Judgement(row["label"], row["text"])
-                is_whole = row["digest"] == _digest([row["key"], *judgement])
+                stored = Judgement(row["label"], row["text"])
+                is_whole = row["digest"] == _digest([row["key"], *stored])
+                if (judgement := _read_again(stored, row.get("cut"))) is not None:
+                    self._known[row["key"]] = judgement
             except (ValueError, KeyError, TypeError):
                 is_whole = False
             if not is_whole:
@@ -149,14 +155,25 @@ class JudgementStore:
         """Returns the judgement for a key, or None."""
         return self._known.get(key)
 
-    def put(self, key: str, judgement: Judgement) -> None:
-        """Appends a judgement."""
-        row = {"key": key, **judgement._asdict(), "digest": _digest([key, *judgement])}
+    def put(self, key: str, judgement: Judgement, is_cut: bool = False) -> None:
+        """Appends a judgement. A reply that was cut at its token limit (`is_cut`) has no label."""
+        row = {"key": key, **judgement._asdict(), "cut": is_cut, "digest": _digest([key, *judgement])}
         with self._lock, writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
             self._known[key] = judgement
+
+
+def _read_again(stored: Judgement, is_cut: bool | None) -> Judgement | None:
+    """
+    Returns a stored judgement with the label that its reply has by today's rules. Earlier versions did not note which replies were cut
+    (`is_cut`). None if the reply of such a version has a verdict that was not read: it may have been cut, and the judge is asked again.
+    """
+    if is_cut or not stored.text:
+        return stored
+    read = read_judgement(stored.text)
+    return None if is_cut is None and stored.label is None and read.label is not None else read
 
 
 def _digest(content: Any) -> str:
@@ -234,6 +251,11 @@ class EndpointJudge:
         self._workers, self._progress = workers, progress
         self._failures = 0
         self._stopped: ConsistencyError | None = None  # an error of any worker, which stops all
+        # Without the query, which may hold a key
+        self.identity: dict[str, Any] = {
+            "base_url": address._replace(path=path, query="", fragment="").geturl(),
+            "max_tokens": max_tokens,
+        }
 
     def __call__(self, prompts: Sequence[str]) -> list[Judgement]:
         distinct = list(dict.fromkeys(prompts))
@@ -264,16 +286,16 @@ class EndpointJudge:
             self._has_answered = True
             return known
         try:
-            judgement, is_reply = self._ask(prompt)
-            if is_reply and self.store:
-                self.store.put(key, judgement)
+            judgement, is_cut = self._ask(prompt)
+            if is_cut is not None and self.store:
+                self.store.put(key, judgement, is_cut)
         except ConsistencyError as error:
             self._stopped = error
             raise
         return judgement
 
-    def _ask(self, prompt: str) -> tuple[Judgement, bool]:
-        """Returns the judgement, and whether it comes from the judge's reply."""
+    def _ask(self, prompt: str) -> tuple[Judgement, bool | None]:
+        """Returns the judgement, and whether the judge's reply was cut, or None if there is no reply."""
         from huggingface_hub.errors import OfflineModeIsEnabled
 
         problem = ""
@@ -290,11 +312,11 @@ class EndpointJudge:
                         raise TypeError("the reply has no text")
                     self._failures, self._has_answered = 0, True
                     is_cut = choice.get("finish_reason") == "length"
-                    return Judgement(None, text) if is_cut else read_judgement(text), True
+                    return Judgement(None, text) if is_cut else read_judgement(text), is_cut
                 problem = f"{status}: {self._redacted(ValueError(body[:LONGEST_REASON].decode(errors='replace')))}"
                 if status in (400, 422):  # often a content filter, which rejects this prompt alone
                     self._failures = 0
-                    return Judgement(None, problem), False
+                    return Judgement(None, problem), None
                 if status != 429 and status < 500:
                     raise ConsistencyError(
                         f"The judge at {self.base_url} refuses to answer ({problem}). Judgements so far are kept; "
@@ -316,7 +338,7 @@ class EndpointJudge:
                 f"The judge at {self.base_url} does not answer ({problem}). Judgements so far are kept: start again when "
                 "it does."
             )
-        return Judgement(None, problem), False
+        return Judgement(None, problem), None
 
     def _post(self, prompt: str) -> tuple[int, Mapping[str, str], bytes]:
         """Returns status, headers and body of the response to one request; raises an error after the time-out."""
@@ -385,6 +407,15 @@ class LocalJudge:
         self.name = name
         self._model, self._tokenizer = model, tokenizer
         self._options = (max_new_tokens, batch_size, progress, cache)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What decides its verdicts beside its name: the model, by a digest, and `max_new_tokens`."""
+        from ...data.rendering import chat_template_of
+        from ...generation.model_identity import quick_identity
+
+        model = quick_identity(self._model, chat_template_of(self._tokenizer))
+        return {"model": model, "max_new_tokens": self._options[0]}
 
     def __call__(self, prompts: Sequence[str]) -> list[Judgement]:
         from ...data.rendering import chat_template_of
