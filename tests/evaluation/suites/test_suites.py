@@ -332,9 +332,30 @@ def test_versions_of_a_task_are_not_compared():
 def test_where_all_samples_are_alike_the_interval_is_wilsons():
     """With Student's quantile: z^2 / (n + z^2) for t = 2.262157 of nine degrees of freedom."""
     alike = {str(number): 0.0 for number in range(10)}
-    assert suite_interval(0.0, 0.0, alike) == pytest.approx((0.0, 0.33850), abs=1e-4)
-    assert suite_interval(0.5, 0.1, {"a": 0.0, "b": 1.0}) == pytest.approx((0.304, 0.696))
-    assert suite_interval(0.5, None, {}) is None
+    for metric in ("acc", "exact_match/strict-match", "accuracy/match", "jailbreak_rate", "sycophancy"):
+        assert suite_interval(metric, 0.0, 0.0, alike) == pytest.approx((0.0, 0.33850), abs=1e-4)
+    assert suite_interval("acc", 0.5, 0.1, {"a": 0.0, "b": 1.0}) == pytest.approx((0.304, 0.696))
+    assert suite_interval("acc", 0.5, None, {}) is None
+
+
+def test_a_score_that_is_no_share_has_no_interval_of_a_share():
+    """Of a score from 0 to 5 whose samples are all 0, the bound was one of a share, 0.18."""
+    of_metric = [replace(score([0] * 20), metric="strong_reject_metric")] * 2
+    [difference] = compare_suites(of_metric[:1], of_metric[1:])
+    assert (difference.value, difference.interval) == (0.0, None)
+    alike = {str(number): 0.0 for number in range(20)}
+    for metric in ("strong_reject_metric", "mean", "f1", "biased_reasoning"):
+        assert suite_interval(metric, 0.0, 0.0, alike) is None
+    wide = suite_interval("mean", 0.95, 0.2, {"a": 1.0, "b": 1.0, "c": 0.0})
+    assert wide == pytest.approx((0.558, 1.342)), "its scale may be another"
+
+
+def test_a_difference_that_is_the_same_for_all_samples_has_no_interval():
+    """It was one of no width, [2.500, 2.500]."""
+    before, after = ([of + shift for of in (0.1, 0.7, 1.3, 2.9)] for shift in (0.0, 2.2))
+    [difference] = compare_suites([score(before)], [score(after)])
+    assert difference.value == pytest.approx(2.2)
+    assert difference.interval is None
 
 
 def test_table():

@@ -227,7 +227,7 @@ def _own_scores(
                 version=str(results["versions"].get(task)),
                 metric=metric if of_filter == "none" else f"{metric}/{of_filter}",
                 value=float(value),
-                interval=suite_interval(float(value), stderr, values),
+                interval=suite_interval(metric, float(value), stderr, values),
                 total=total,
                 values=values,
             )
@@ -341,14 +341,15 @@ def _inspect_scores(suite: Suite, log: Any, scored: Any) -> list[SuiteScore]:
         values = {names.get(of, of): value for of, value in _sample_values(name, scored, reductions).items()}
         values = values if is_mean(value, values) else {}
         is_average = name in ("mean", "accuracy")
+        label = _value_of_sample(scored) or name if is_average else name
         scores.append(
             SuiteScore(
                 suite=suite.name,
                 task=str(log.eval.task).rpartition("@")[2],
                 version=str(full_version),
-                metric=_value_of_sample(scored) or name if is_average else name,
+                metric=label,
                 value=value,
-                interval=suite_interval(value, stderr if is_average else None, values),
+                interval=suite_interval(label, value, stderr if is_average else None, values),
                 total=scored.scored_samples or 0,
                 unscored=(scored.unscored_samples or 0) + failed,
                 values=values,

@@ -8,6 +8,16 @@ from typing import Any
 from ...errors import ConsistencyError
 from ...pages import cells_table
 from ..rates.intervals import Sample, estimate, mean_interval, normal_interval
+from ..rates.measures import METRICS
+
+
+# Metrics of which each sample is a hit or none. Others may have any scale, though their samples happen to be 0 and 1.
+SHARES = {
+    *("accuracy", "refusal_rate", "jailbreak_rate", "acc", "acc_all", "acc_bytes", "acc_mutual_info", "acc_norm"),
+    *("exact_match", "prompt_level_strict_acc", "prompt_level_loose_acc"),
+    *(name for name, metric in METRICS.items() if metric.is_share),
+}
+NO_SPREAD = 1e-9  # differences that are as close as this are alike, but for rounding
 
 
 @dataclass(frozen=True)
@@ -27,8 +37,8 @@ class SuiteScore:
         value (`float`):
             The library's value, with percentages as shares.
         interval (`tuple[float, float]`, *optional*):
-            95% interval from the library's standard error, or if that is 0 or missing, from the samples if they are
-            shares. None if neither is known.
+            95% interval from the library's standard error, or if that is 0 or missing, from the samples of a metric that is known to
+            be a share. None if neither is known.
         total (`int`):
             Number of scored samples.
         unscored (`int`, *optional*, defaults to `0`):
@@ -86,8 +96,8 @@ def compare_suites(base: Iterable[SuiteScore], other: Iterable[SuiteScore]) -> l
 
     Returns:
         `list[SuiteScore]`: Differences of the scores that both have. If the samples are known, only common samples
-        count, and the interval is paired: Newcombe's for shares, Student's for other means. Without a common sample the
-        difference is NaN, of 0 samples.
+        count, and the interval is paired: Newcombe's for shares, Student's for other means. Where all differences of such a mean
+        are alike, there is no interval. Without a common sample the difference is NaN, of 0 samples.
 
     Raises:
         [`ConsistencyError`]: If a suite ran in two versions of its task.
@@ -105,7 +115,7 @@ def compare_suites(base: Iterable[SuiteScore], other: Iterable[SuiteScore]) -> l
             )
         shared = [sample for sample in score.values if sample in before.values]
         if shared:
-            value, interval = _paired(before.values, score.values, shared)
+            value, interval = _paired(score.metric, before.values, score.values, shared)
             total = len(shared)
         elif score.values and before.values:
             value, interval, total = math.nan, None, 0
@@ -144,32 +154,36 @@ def suite_cells(scores: Mapping[str, Sequence[SuiteScore]]) -> dict[str, list[st
     return cells
 
 
-def suite_interval(value: float, stderr: float | None, values: Mapping[str, float]) -> tuple[float, float] | None:
+def suite_interval(
+    metric: str, value: float, stderr: float | None, values: Mapping[str, float]
+) -> tuple[float, float] | None:
     """Returns the 95% interval of a score, from the library's standard error or else from samples that are shares."""
+    are_shares = _are_shares(metric, values.values())
     if stderr:  # 0 says only that all samples are alike
         low, high = normal_interval(value, stderr)
-        return (max(low, 0.0), min(high, 1.0)) if _are_shares(values.values()) else (low, high)
-    return estimate([_sample(values, list(values))]).interval if _are_shares(values.values()) else None
+        return (max(low, 0.0), min(high, 1.0)) if are_shares else (low, high)
+    return estimate([_sample(values, list(values))]).interval if are_shares else None
 
 
 def _paired(
-    before: Mapping[str, float], after: Mapping[str, float], shared: Sequence[str]
+    metric: str, before: Mapping[str, float], after: Mapping[str, float], shared: Sequence[str]
 ) -> tuple[float, tuple[float, float] | None]:
     """Returns the mean difference on the common samples, with its 95% interval."""
-    if _are_shares(of_model[sample] for of_model in (before, after) for sample in shared):
+    if _are_shares(metric, (of_model[sample] for of_model in (before, after) for sample in shared)):
         found = estimate([_sample(before, shared), _sample(after, shared)], lambda a, b: b - a, (-1.0, 1.0))
         return found.value, found.interval
     differences = [after[sample] - before[sample] for sample in shared]
-    return sum(differences) / len(differences), mean_interval(differences)
+    are_alike = max(differences) - min(differences) <= NO_SPREAD  # which shows no spread: an interval of no width
+    return sum(differences) / len(differences), None if are_alike else mean_interval(differences)
 
 
 def _sample(values: Mapping[str, float], names: Sequence[str]) -> Sample:
     return Sample([values[name] == 1.0 for name in names], names)
 
 
-def _are_shares(values: Iterable[float]) -> bool:
+def _are_shares(metric: str, values: Iterable[float]) -> bool:
     found = set(values)
-    return bool(found) and found <= {0.0, 1.0}
+    return metric.partition("/")[0] in SHARES and bool(found) and found <= {0.0, 1.0}
 
 
 def is_mean(value: float, values: Mapping[str, float]) -> bool:
