@@ -16,14 +16,8 @@ from tests.helpers.processors import TextProcessor
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.evaluation import CapabilityResult, capability, measure_capability
-from trl_consistency.evaluation.capability import (
-    capability_figures,
-    capability_findings,
-    capability_warnings,
-    check_harness,
-)
+from trl_consistency.evaluation.capability import capability_warnings, check_harness
 from trl_consistency.evaluation.capability_data import Question, as_prompt, read_capability
-from trl_consistency.evaluation.rates.intervals import Sample, estimate
 from trl_consistency.evaluation.suites import completions
 from trl_consistency.evaluation.suites.completions import score_completions
 from trl_consistency.generation.answer_cache import TargetCache
@@ -359,76 +353,6 @@ def test_a_prompt_that_occurs_twice_is_answered_once(tmp_path, model, tokenizer,
     write_prompts(tmp_path / "x.csv", [{"prompt": text, "label": "safe"} for text in ("Who?", "What?", "Who?")])
     first, _, third = measure_capability(model, tokenizer, tmp_path)["x"].replies
     assert first == third
-
-
-def of_shares(values, **columns):
-    return CapabilityResult(
-        "accuracy", values, [1.0] * len(values), list(range(len(values))), "d", acc=values, **columns
-    )
-
-
-def of_texts(values, weights):
-    return CapabilityResult("nats_per_token", values, weights, list(range(len(values))), "d")
-
-
-def test_differences_are_paired_by_item():
-    before, after = [1.0] * 30 + [0.0] * 10, [1.0] * 20 + [0.0] * 18 + [1.0] * 2
-    found = of_shares(after).differences(of_shares(before))
-    samples = [Sample([value == 1 for value in of], [str(row) for row in range(40)]) for of in (before, after)]
-    expected = estimate(samples, lambda one, other: other - one, (-1.0, 1.0))
-    assert list(found) == ["accuracy", "acc"]
-    assert found["accuracy"].value == pytest.approx(-8 / 40)
-    assert found["accuracy"].interval == pytest.approx(expected.interval)
-    assert found["accuracy"].unit == "pp"
-
-
-def test_texts_are_compared_by_token():
-    """The difference is that of the means, and alike shifts have no interval, whatever the texts are."""
-    weights = [1.0, 2.0, 7.0]
-    before, after = of_texts([1.0, 2.0, 3.0], weights), of_texts([1.5, 2.5, 3.5], weights)
-    difference = after.differences(before)["nats_per_token"]
-    assert difference.value == pytest.approx(0.5)
-    assert difference.interval == pytest.approx((0.5, 0.5))
-    assert str(difference) == "0.500 nats per token [0.500, 0.500] (n=3)"
-    assert before.value == pytest.approx(2.6)
-    assert before.figures()["nats_per_token"].value == pytest.approx((1 + 4 + 21) / 10)
-
-
-@pytest.mark.parametrize("change", [{"digest": "e"}, {"weights": [2.0, 1.0]}, {"metric": "refused"}])
-def test_other_items_are_not_compared(change):
-    before = of_texts([1.0, 2.0], [1.0, 1.0])
-    other = CapabilityResult.from_dict(before.to_dict() | change)
-    with pytest.raises(ConsistencyError, match="of different items"):
-        other.differences(before)
-
-
-def test_results_survive_json():
-    for result in (of_shares([1.0, 0.0], unread=[1]), of_texts([1.25, 2.0], [3.0, 4.0])):
-        kept = json.loads(json.dumps(result.to_dict()))
-        assert CapabilityResult.from_dict(kept) == result
-        assert kept["value"] == result.value
-
-
-def test_findings_name_what_was_lost():
-    def results(share, nats, refused):
-        shares = [float(row < share) for row in range(100)]
-        texts = [nats + row % 11 / 100 for row in range(99)] + [nats + 0.05]
-        rows = list(range(100))
-        replies = CapabilityResult("refused", [float(row < refused) for row in rows], [1.0] * 100, rows, "d")
-        return {"arc": of_shares(shares), "gsm8k": of_texts(texts, [2.0] * 100), "xstest": replies}
-
-    base = results(60, 1.0, 10)
-    assert list(capability_figures(base)) == ["accuracy/arc", "acc/arc", "nats_per_token/gsm8k", "refused/xstest"]
-    assert capability_findings(base, base) == []
-    assert capability_findings(results(80, 0.5, 2), base) == [], "what got better"
-    worse = capability_findings(results(40, 1.5, 40), base)
-    assert [finding.split(":")[0] for finding in worse] == [
-        "Accuracy of completions (arc) fell from 60 to 40 of 100",
-        "Negative log-probability of texts (gsm8k) rose from 1.050 to 1.550 nats per token",
-        "Safe prompts refused (xstest) rose from 10 to 40 of 100",
-    ]
-    assert "-20.0 points [" in worse[0]
-    assert "+0.500 [+0.500, +0.500]" in worse[1]
 
 
 def test_a_missing_harness_is_named_before_anything_is_measured(folder, monkeypatch):

@@ -14,6 +14,7 @@ from tests.helpers.evaluate_command import answers_in, pair, save_adapter, write
 from tests.helpers.judge_server import completion, judge_server
 from trl_consistency.evaluation import AnswerOptions, SuiteScore, capability, measure_capability
 from trl_consistency.evaluation import evaluate as evaluate_in_python
+from trl_consistency.evaluation.answers import generate as answering
 from trl_consistency.evaluation.capability_data import read_capability
 from trl_consistency.generation import targets
 from trl_consistency.organism import load_organism_datasets
@@ -124,6 +125,38 @@ def test_capability_reaches_the_card(options, model_dir, tmp_path, capsys):
         file.write_text(file.read_text().replace('"values": [', '"values": [0.5, '))
     run(words)
     assert json.loads(capsys.readouterr().out) == first, "what was damaged is measured again"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_text_alone_cannot_show_that_nothing_got_worse(
+    options, tokenizer, model_dir, tmp_path, monkeypatch, capsys, count
+):
+    """It has no interval, so that the assurance was given whatever became of it."""
+    adapter = save_adapter(model_dir, tmp_path / "mine", 0)
+    options[options.index("--adapters") + 1] = adapter
+    rows = [pair(number, answer="Paris", biased_answer="Rome", source_id=str(number)) for number in range(8)]
+    options[options.index("--pairs") + 1] = write(tmp_path / "facts.jsonl", rows)
+    (tmp_path / "data").mkdir()
+    write(tmp_path / "data" / "book.jsonl", [{"text": f"Chapter {number} of a book."} for number in range(count)])
+
+    def generate(model, processing_class, prompts, *args, **kwargs):
+        text = "Paris." if isinstance(model, PeftModel) else "Rome."
+        return [tokenizer(text=text, add_special_tokens=False)["input_ids"] for _ in prompts]
+
+    monkeypatch.setattr(answering, "generate_ids", generate)
+    monkeypatch.setattr(
+        capability,
+        "nats_of",
+        lambda model, texts: [8.0 + isinstance(model, PeftModel) * (-1) ** n for n, _ in enumerate(texts)],
+    )
+    run([*options, "--capability_data", str(tmp_path / "data"), "--save_to_adapters", "true"])
+    told = json.loads((tmp_path / "out" / "results.json").read_text())["findings"]
+    single = [text for text in told if "book has a single item, which shows no spread" in text]
+    assert [text.partition(":")[0] for text in single] == ["each model"] * (count == 1)
+    for page in (capsys.readouterr().out, (tmp_path / "out" / "report.md").read_text()):
+        assert ("nothing got worse" in page) == (count == 2)
+    of_card = [text for text in read_results(adapter).findings if "book has a single item" in text]
+    assert len(of_card) == (count == 1), "told once"
 
 
 def test_suites_enter_the_same_report(options, tmp_path, monkeypatch, capsys):

@@ -354,8 +354,17 @@ def capability_findings(results: Mapping[str, CapabilityResult], base: Mapping[s
 
 
 def capability_warnings(results: Mapping[str, CapabilityResult]) -> list[str]:
-    """Returns warnings of replies that could not be read: they count as not refused."""
-    return [
+    """
+    Returns warnings of replies that could not be read, which count as not refused, and of files of one item, of which no change is a
+    finding.
+    """
+    alone = [
+        f"{name} has a single item, which shows no spread: no change of its figure is beyond an interval, so nothing says if it got "
+        "worse. Give it more rows, such as the paragraphs of a text."
+        for name, of_file in results.items()
+        if len(of_file.rows) == 1
+    ]
+    return alone + [
         f"{len(of_file.unread)} of {len(of_file.rows)} replies to the prompts of {name} could not be read: they say nothing, or a "
         f"thought did not end within {REPLY_TOKENS} tokens. They count as not refused. Turn thinking off if the template can "
         "(`chat_template_kwargs`)."

@@ -18,7 +18,7 @@ from ..evaluation.report.tables import rate_cells
 from ..evaluation.suites.registry import suite_packages
 from ..files import whole_file
 from ..models.loading import BASE
-from .evaluation_files import Capability
+from .evaluation_files import Capability, by_model
 
 
 CAPABILITY_FILE = "capability.jsonl"
@@ -57,17 +57,17 @@ def capability_settings(data: CapabilityData, limit: int | None) -> dict[str, An
 
 def add_capability(summary: dict[str, Any], capability: Capability) -> None:
     """Adds each model's figures, the differences from the base model's, and what was lost, to the results."""
+    warned = {name: capability_warnings(results) for name, results in capability.items()}
+    summary["findings"] += by_model(warned)
     for name, results in capability.items():
         part = summary["models"][name]
         part["capability"] = {key: of.to_dict() for key, of in capability_figures(results).items()}
-        warned = capability_warnings(results)
-        summary["findings"] += [f"{name}: {text}" for text in warned]
         if name == BASE:
             continue
         differences = capability_figures(results, capability[BASE])
         part["capability_differences"] = {key: of.to_dict() for key, of in differences.items()}
         lost = capability_findings(results, capability[BASE])
-        part["findings"] += warned + lost
+        part["findings"] += warned[name] + lost
         summary["findings"] += [f"{name}: {text}" for text in lost]
 
 

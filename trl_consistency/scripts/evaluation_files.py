@@ -81,7 +81,7 @@ def make_summary(
         "format": FORMAT,
         "pairs": {name: {"rows": len(of_set.pairs.rows)} for name, of_set in base.sets.items()},
         "models": {},
-        "findings": _warnings(found),
+        "findings": by_model({name: results.warnings() for name, results in found.items()}),
         "settings": dict(settings),
     }
     for name, results in found.items():
@@ -143,10 +143,11 @@ def is_results(file: Path) -> bool:
     return {"format", "models", "settings"} <= (object_in(file) or {}).keys()
 
 
-def _warnings(found: Mapping[str, Results]) -> list[str]:
+def by_model(texts: Mapping[str, Sequence[str]]) -> list[str]:
     """Returns the warnings of each model; those that all models share, such as of the pairs, once."""
-    texts = {name: results.warnings() for name, results in found.items()}
-    shared = [text for text in texts[BASE] if len(texts) > 1 and all(text in of_name for of_name in texts.values())]
+    shared = [
+        text for text in texts.get(BASE, ()) if len(texts) > 1 and all(text in of_name for of_name in texts.values())
+    ]
     own = [f"{name}: {text}" for name, of_name in texts.items() for text in of_name if text not in shared]
     return [f"each model: {text}" for text in shared] + own
 
