@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from html import unescape
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from peft import PeftModel
 
 from tests.helpers.chats import user
 from tests.helpers.evaluate_command import answers_in, pair, save_adapter, write
+from trl_consistency import __version__
 from trl_consistency.escaping import printable
 from trl_consistency.evaluation.answers import generate as answering
 from trl_consistency.publishing import read_results
@@ -230,6 +232,32 @@ def test_results_say_how_they_were_measured(options, tmp_path):
     assert not any("/" in name for name in settings["pairs"])
     report = (tmp_path / "out" / "report.md").read_text()
     assert all(f"{name}: " in report for name in given)
+    assert settings["dtype"] == "float32"
+    libraries = ("torch", "transformers", "peft", "trl")
+    assert settings["packages"] == {of: version(of) for of in libraries} | {"trl_consistency": __version__}
+    assert "dtype: float32" in report
+    assert f"packages: torch {version('torch')}, transformers {version('transformers')}, peft " in report
+
+
+def test_a_report_says_what_of_capability_was_drawn_and_which_values_are_empty(options, tmp_path):
+    """Neither stood there: figures of a few items looked like those of whole files, and an empty prefix like the usual one."""
+    data = tmp_path / "data"
+    data.mkdir()
+    write(data / "texts.jsonl", [{"text": f"The capital of country {n} is Paris."} for n in range(5)])
+    write(data / "mine.jsonl", [{"clean_prompt": "a", "perturbed_prompt": "b"}])
+    rows = [pair(number, answer="Paris", biased_answer="Lima") for number in range(3)]
+    options[options.index("--pairs") + 1] = write(tmp_path / "facts.jsonl", rows)
+    words = ["--free_answers", "logprob", "--answer_prefix", ""]
+    run([*options, *words, "--capability_data", str(data), "--capability_limit", "4"])
+    for page in (unescape((tmp_path / "out" / f"report.{kind}").read_text()) for kind in ("md", "html")):
+        assert 'answer_prefix: ""' in page
+        assert (
+            "capability: texts (4); of each file at most 4, drawn with the seed; left out, as files of pairs: mine"
+            in page
+        )
+        assert "system_prompt" not in page
+    run([*options, "--system_prompt", ""])
+    assert 'system_prompt: ""' in (tmp_path / "out" / "report.md").read_text()
 
 
 def test_a_card_says_how_its_figures_were_measured():

@@ -114,9 +114,29 @@ def test_weights_in_four_bits(options, model_dir, adapters, tokenizer, tmp_path,
         assert line["perturbed_text"] == naive_answer(model.eval(), tokenizer, line["perturbed_prompt"], 6)
     in_four_bits = answers_in(tmp_path / "out")
     run([*options, "--json"])
+    settings = json.loads(capsys.readouterr().out)["settings"]
+    assert (settings["load_in_4bit"], settings["quantization"], settings["dtype"]) == (False, None, "float32")
     assert [line["clean_text"] for line in answers_in(tmp_path / "out")] != [
         line["clean_text"] for line in in_four_bits
     ]
+
+
+@pytest.mark.long
+def test_a_model_whose_own_files_are_in_four_bits(options, model_dir, tokenizer, tmp_path, capsys):
+    """`load_in_4bit` was false, and nothing else said that these are other weights."""
+    pytest.importorskip("bitsandbytes")
+    fp4 = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="fp4", bnb_4bit_compute_dtype=torch.float32)
+    for part in (AutoModelForCausalLM.from_pretrained(model_dir, quantization_config=fp4), tokenizer):
+        part.save_pretrained(tmp_path / "packed")
+    options[options.index("--model_name_or_path") + 1] = str(tmp_path / "packed")
+    options[options.index("--adapters") : options.index("--adapters") + 2] = []
+    run([*options, "--json"])
+    settings = json.loads(capsys.readouterr().out)["settings"]
+    assert (settings["load_in_4bit"], settings["quantization"]) == (True, "bitsandbytes")
+    assert (settings["bnb_4bit_quant_type"], settings["bnb_4bit_use_double_quant"]) == ("fp4", False)
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert "load_in_4bit: true" in report
+    assert "quantization: bitsandbytes" in report
 
 
 @pytest.mark.long

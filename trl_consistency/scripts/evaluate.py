@@ -65,7 +65,7 @@ from .capability_files import (
     write_capability,
 )
 from .engines import Checkpoint, open_engine
-from .evaluate_arguments import EvaluateArguments, check_arguments, settings_of
+from .evaluate_arguments import EvaluateArguments, check_arguments, describe_weights, settings_of
 from .evaluation_files import (
     ANSWERS_FILE,
     PICTURES,
@@ -138,7 +138,7 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
     pairs = {name: digests_of(of_set.rows) for name, of_set in sets.items()}
     warn_of_folders(args.model_name_or_path, args.adapters, tokenizer, answering, args.model_revision, pairs)
     quantization = quantization_in_4_bits([*args.adapters, args.model_name_or_path]) if args.load_in_4bit else None
-    found, capability, scores = _answer(args, template_kwargs, sets, data, adapters, quantization)
+    found, capability, scores, weights = _answer(args, template_kwargs, sets, data, adapters, quantization)
     PartialState().wait_for_everyone()  # the last barrier, unless the judge is loaded here: judging may take hours
     if args.judge_model and judge is None:
         judge = _local_judge(args, is_main)
@@ -149,7 +149,7 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
         found = {name: of_name.judged(judge, args.judge_questions, markers) for name, of_name in found.items()}
     if not is_main:
         return {}
-    settings = settings_of(args, found[BASE], data, quantization)
+    settings = settings_of(args, found[BASE], data, weights)
     models = {BASE: args.model_name_or_path, **adapters}
     summary = make_summary(settings, models, found, scores)
     _add_trained_pairs(summary, models, pairs)
@@ -175,10 +175,11 @@ def _answer(
     data: CapabilityData | None,
     adapters: Mapping[str, str],
     quantization: BitsAndBytesConfig | None,
-) -> tuple[dict[str, Results], Capability, dict[str, Any]]:
-    """Returns the results, the capability and the suite scores of the model and each adapter."""
+) -> tuple[dict[str, Results], Capability, dict[str, Any], dict[str, Any]]:
+    """Returns the results, the capability and the suite scores of the model and each adapter, and what the model's weights are."""
     base = Checkpoint(args.model_name_or_path, args.model_revision, args.trust_remote_code)
     model, processing_class = load_model(*base, quantization)
+    weights = describe_weights(model)
     warn_of_loaded(args.model_name_or_path, args.adapters, model, processing_class)
     options = AnswerOptions(
         max_new_tokens=args.max_completion_length,
@@ -226,7 +227,7 @@ def _answer(
                         thinking_markers=options.thinking_markers,
                     )
     if not args.suites:
-        return found, capability, {}
+        return found, capability, {}, weights
     with redirect_stdout(sys.stderr):  # the libraries print their progress
         scores = run_suites(
             model,
@@ -241,7 +242,7 @@ def _answer(
             trust_remote_code=args.trust_remote_code,
             quantization_config=quantization,
         )
-    return found, capability, scores
+    return found, capability, scores, weights
 
 
 def _write(

