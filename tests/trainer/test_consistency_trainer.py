@@ -8,6 +8,7 @@ from peft import LoraConfig, PeftModel, TrainableTokensConfig, get_peft_model
 from transformers import LlamaForCausalLM, TrainingArguments
 from trl import SFTConfig, SFTTrainer
 
+from tests.helpers.by_method import trainer_of
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.paired import make_trainer, oracle
 from tests.helpers.runs import LORA, losses, trained_weights
@@ -102,7 +103,8 @@ def test_rows_that_change_the_positions_of_others_are_said(tmp_path, caplog, rop
     assert ("1 of 2 row(s) have more than 60 tokens. Beyond that" in caplog.text) == (rope is not None)
 
 
-def test_targets_that_change_the_positions_of_others_are_said(tmp_path, caplog):
+@pytest.mark.parametrize("method", ["bct", "opct"])
+def test_answers_that_change_the_positions_of_others_are_said(tmp_path, caplog, method):
     """All prompts are short. Where one is answered at length, all in its batch have the positions of a long row."""
     config = make_model("llama").config
     config.rope_parameters = {
@@ -110,11 +112,17 @@ def test_targets_that_change_the_positions_of_others_are_said(tmp_path, caplog):
     }  # fmt: skip
     pairs = [[{"role": "user", "content": "Why? " * words}] for words in (2, 4)]
     dataset = Dataset.from_dict({"clean_prompt": pairs, "perturbed_prompt": pairs})
-    make_trainer(tmp_path, dataset, model=LlamaForCausalLM(config), max_completion_length=8)
-    assert "Beyond that" not in caplog.text
-    make_trainer(tmp_path / "long", dataset, model=LlamaForCausalLM(config), max_completion_length=50)
-    assert "2 of 2 row(s) have more than 60 tokens with a reply of 50. Beyond that" in caplog.text
-    assert "or set `target_batch_size` and the batch size to 1." in caplog.text
+    given = {"train_dataset": dataset, "processing_class": make_tokenizer()}
+    prompt = len(make_trainer(tmp_path, dataset).train_dataset[1]["clean_ids"])
+    for reply in (60 - prompt, 61 - prompt):
+        options = {"max_completion_length": reply, "per_device_train_batch_size": 4 if method == "opct" else 2}
+        trainer_of(method, tmp_path / str(reply), LlamaForCausalLM(config), options, **given)
+        said = f"1 of 2 row(s) have more than 60 tokens with a reply of {reply}. Beyond" in caplog.text
+        assert said == (prompt + reply > 60)
+    way_out = (
+        "with room for the rollouts." if method == "opct" else "or set `target_batch_size` and the batch size to 1."
+    )
+    assert way_out in caplog.text
 
 
 # What SFTTrainer offers

@@ -45,6 +45,7 @@ from .base import PairTrainer
 from .card.facts import rollout_facts
 from .run.base_model import check_engine_files
 from .run.checks import check_reference_options, check_sharding, id_of, refuse_arguments, resolve_config
+from .run.data_checks import warn_of_positions
 from .run.own_optimizer import trains_on_others
 from .run.rollout_checkpoints import load_rollouts, save_rollouts
 
@@ -197,6 +198,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         if args.disable_dropout:
             warn_of_dropout(self.model)
         self._check_loaded(model, data.anchor_dataset)
+        warn_of_positions(self.train_dataset, self.model.config, args)
         self.rollout_loss = self._make_rollout_loss(model)
         self.horizon = Horizon(args, self.accelerator)
         if self.horizon.grows_by_itself:

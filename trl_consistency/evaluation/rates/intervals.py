@@ -40,7 +40,7 @@ class Estimate:
             Number of answers that have the property, if the estimate is a rate.
         unread (`dict[str, int]`, *optional*):
             How many of `total` could not be read, by the reason: `"unparsed"`, `"names both"`, `"abstained"`,
-            `"unjudged"`. A row with several unread answers counts once, by the first reason.
+            `"unjudged"`, `"both other"`. A row with several unread answers counts once, by the first reason.
         of_read ([`Estimate`], *optional*):
             The same rate over the answers that could be read; None if that is all answers, or none.
         unit (`str`, *optional*, defaults to `"%"`):

@@ -207,16 +207,23 @@ def check_full_batches(dataset: AnyDataset, args: ConsistencyConfig) -> None:
     check_drop_last(len(dataset) + count_anchors(len(dataset), args.anchor_ratio), args)
 
 
-def warn_of_positions(dataset: AnyDataset, config: PreTrainedConfig, args: ConsistencyConfig) -> None:
+def warn_of_positions(dataset: AnyDataset, config: PreTrainedConfig, args: Any) -> None:
     """Warns of rows that change the positions of the others in their batch. In some models, the longest row decides for all."""
     if isinstance(dataset, IterableDataset):
         return
-    reply = args.max_completion_length if args.needs_completions and needs_targets(dataset) else 0
-    if told := say_positions(dataset["length"], config, reply=reply):
-        sizes = "`target_batch_size` and the batch size" if reply else "the batch size"
-        logger.warning(
-            f"`train_dataset`: {told} Leave the long rows out (`max_length: {limit_of_rope(config)}`, `overlong: drop`), or set {sizes} to 1."
-        )
+    answers = args.rolls_out or (args.needs_completions and needs_targets(dataset))
+    reply = args.max_completion_length if answers else 0
+    lengths = dataset["length"]
+    if answers:  # the prompts alone: a length counts the reply, too
+        lengths = [max(map(len, sides)) for sides in zip(dataset["clean_ids"], dataset["perturbed_ids"], strict=True)]
+    if told := say_positions(lengths, config, reply=reply):
+        limit = limit_of_rope(config)
+        way_out = f"Leave the long rows out (`max_length: {limit}`, `overlong: drop`)"
+        if args.rolls_out:  # of one prompt, with lengths of their own
+            way_out += ", with room for the rollouts"
+        else:
+            way_out += f", or set {'`target_batch_size` and the batch size' if reply else 'the batch size'} to 1"
+        logger.warning(f"`train_dataset`: {told} {way_out}.")
 
 
 def check_drop_last(rows: int, args: ConsistencyConfig, what: str = "row") -> None:
