@@ -18,6 +18,13 @@ def is_sharded(accelerator: Accelerator) -> bool:
     return backend.is_fsdp or backend.is_zero3
 
 
+def keeps_adapter_dtype(accelerator: Accelerator) -> bool:
+    """Whether an adapter must stay as TRL's trainer leaves it: FSDP 1 joins weights of one dtype, and DeepSpeed trains a copy in float32."""
+    return (
+        accelerator.distributed_type == DistributedType.DEEPSPEED or DistributedBackend(accelerator).fsdp_version == 1
+    )
+
+
 def prepare_frozen(model: nn.Module, accelerator: Accelerator) -> Any:
     """Wraps a frozen model in the same way as the model in training."""
     if accelerator.distributed_type == DistributedType.DEEPSPEED:

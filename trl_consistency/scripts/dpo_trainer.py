@@ -16,7 +16,7 @@ from ..errors import ConsistencyError
 from ..log import get_logger
 from ..models.adapter_state import loading_in_own_dtype, restore_dtype
 from ..models.folder_checks import check_checkpoint
-from ..models.sharding import is_sharded
+from ..models.sharding import keeps_adapter_dtype
 from ..passes.reference import base_weights, checksum_of
 from ..trainer.card.facts import quantization_data
 from ..trainer.run.interruption import Checkpoints, check_has_states, check_unchanged, read_manifest, rows_per_step
@@ -52,7 +52,7 @@ class RecordingDPOTrainer(DPOTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        if not is_sharded(self.accelerator):
+        if not keeps_adapter_dtype(self.accelerator):
             restore_dtype(self.model, [])
         self.run_record = _Record(self)
         self.checkpoints = Checkpoints(self)

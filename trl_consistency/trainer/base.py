@@ -42,7 +42,7 @@ from ..models.finite_weights import check_base
 from ..models.fused_lora import fuse_adapters
 from ..models.kernels import warn_of_missing_kernels
 from ..models.quantization import prevent_repacking
-from ..models.sharding import is_sharded, shard_of
+from ..models.sharding import is_sharded, keeps_adapter_dtype, shard_of
 from ..passes.reference import Reference, adapter_changes_base, base_weights, checksum_of, freeze_initial_policy
 from ..upstream import (
     ForwardRedirection,
@@ -295,9 +295,10 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
             self._check_size(self.train_dataset, args)
             self._unrendered = None
         prevent_repacking(self.model)
-        if not is_sharded(self.accelerator):
-            restore_dtype(self.model, self._given_adapter)  # Shards are of one dtype.
-            fuse_adapters(self.model)  # Sharded weights are gathered by hooks of each module.
+        if not keeps_adapter_dtype(self.accelerator):
+            restore_dtype(self.model, self._given_adapter)
+        if not is_sharded(self.accelerator):  # Sharded weights are gathered by hooks of each module.
+            fuse_adapters(self.model)
         del self._given_adapter
         announce_cpu(args.device, torch.bfloat16 if args.bf16 else self.model.dtype, model_id or "The model")
         warn_of_missing_kernels(self.model, args.device.type)
