@@ -314,6 +314,7 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         self.trained_weights = describe_weights(self.model, self.base_is_another)
         self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
         self._used_optimizer = self.optimizer  # by the last training
+        warn_of_rounding(self)
         warn_of_overrides(self)
         self.finiteness = FinitenessGuard(self)
         self.add_callback(self.finiteness)
@@ -504,7 +505,6 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         check_delay(self.args, self.state.max_steps, self.state.num_train_epochs)
         warn_of_choice(self.args, self.state)
         warn_of_warmup(self)
-        warn_of_rounding(self)
         super()._run_epoch(*args, **kwargs)
         self._has_cut_epochs |= self.control.should_epoch_stop
 

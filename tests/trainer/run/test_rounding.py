@@ -10,9 +10,8 @@ from tests.helpers.paired import make_trainer
 
 
 def warnings_of(tmp_path, caplog, model, **options):
-    trainer = make_trainer(tmp_path, model=model, pairs=make_pairs(4), max_steps=1, **options)
     with caplog.at_level(logging.WARNING):
-        trainer.train()
+        make_trainer(tmp_path, model=model, pairs=make_pairs(4), max_steps=1, **options).train()
     return [text for text in caplog.messages if "round" in text]
 
 

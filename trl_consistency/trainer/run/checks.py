@@ -350,14 +350,14 @@ def warn_of_warmup(trainer: Any) -> None:
 
 def warn_of_rounding(trainer: Any) -> None:
     """
-    Logs a warning before the first step if steps of AdamW are smaller than what many trained weights can change by: numbers in 16 bits
+    Logs a warning if steps of AdamW are smaller than what many trained weights can change by: numbers in 16 bits
     are rounded back to what they were.
     """
     args = trainer.args
     optim = str(getattr(args.optim, "value", args.optim))
     steps_alike = not trainer.has_own_optimizer and any(name in optim for name in ("adam", "lion"))
     keeps_float32 = trainer.accelerator.distributed_type == DistributedType.DEEPSPEED
-    if trainer.state.global_step or keeps_float32 or not steps_alike:
+    if keeps_float32 or not steps_alike:
         return
     lost = total = 0.0
     dtypes = set()
