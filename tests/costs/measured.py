@@ -17,7 +17,7 @@ from peft import LoraConfig
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+from transformers import BitsAndBytesConfig, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from trl_consistency import (
     ConsistencyConfig,
@@ -85,8 +85,14 @@ def train(case: dict[str, Any], output_dir: str) -> None:
     prompt = case["max_length"] - answer
     config = model_config(**case.get("shape", {}))
     tokenizer = word_tokenizer(config.vocab_size)
+    dtype = torch.bfloat16 if options.get("bf16") else torch.float32
+    model: Any = Qwen3ForCausalLM._from_config(config, attn_implementation=case.get("attention"), dtype=dtype)
+    if case.get("load_in_4bit"):
+        model.save_pretrained(f"{output_dir}/model")
+        nf4 = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
+        model = Qwen3ForCausalLM.from_pretrained(f"{output_dir}/model", quantization_config=nf4, dtype=dtype)
     arguments = {
-        "model": Qwen3ForCausalLM._from_config(config, attn_implementation=case.get("attention")),
+        "model": model,
         "processing_class": tokenizer,
         "peft_config": LoraConfig(r=16, target_modules="all-linear", lora_dropout=0.05) if case["lora"] else None,
     }

@@ -19,9 +19,10 @@ def outline_of(config, lora=True, attention=None):
     return make_outline("model", config, get_peft_config(ModelConfig(**LORA)) if lora else None, attention)
 
 
-def case(method, lora, max_length, rows, attention=None, shape=None, **options):
+def case(method, lora, max_length, rows, attention=None, shape=None, load_in_4bit=False, **options):
     options["per_device_train_batch_size"] = rows
     return {
+        "load_in_4bit": load_in_4bit,
         "method": method,
         "lora": lora,
         "max_length": max_length,
@@ -67,6 +68,8 @@ CASES = {
         ["bct", "act", "mlpct"], True, 512, 8, max_completion_length=64, gradient_checkpointing=True
     ),
     "opct": case(["opct"], True, 512, 16, max_completion_length=128, gradient_checkpointing=False),
+    "bct, bfloat16": case(["bct"], True, 512, 8, max_completion_length=64, gradient_checkpointing=False, bf16=True),
+    "act, 4 bits": case(["act"], True, 512, 8, load_in_4bit=True, gradient_checkpointing=False, bf16=True),
     "opct, checkpointing": case(["opct"], True, 1024, 16, max_completion_length=128, gradient_checkpointing=True),
 }
 
@@ -81,6 +84,9 @@ def computed(of):
         gradient_accumulation_steps=options.get("gradient_accumulation_steps", 1),
         gradient_checkpointing=options["gradient_checkpointing"],
         use_cpu=True,
+        bf16=options.get("bf16", False),
+        dtype="bfloat16" if options.get("bf16") else "float32",
+        load_in_4bit=of["load_in_4bit"],
     )
     return measure_memory(outline_of(model_config(**of["shape"]), of["lora"], of["attention"]), setup)
 

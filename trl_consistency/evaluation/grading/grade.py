@@ -56,7 +56,9 @@ OTHER = "another answer"  # neither right nor suggested, and none of the possibl
 _TOOL_CALL = re.compile(r"<tool_call>.*?(?:</tool_call>|\Z)|(?:\[TOOL_CALLS\]|<\|python_tag\|>).*", re.DOTALL)
 
 _NUMBER = re.compile(r"[-$\u20ac\u00a3]?\d")
-_LATEX_SEPARATOR = re.compile(r"(?<=\d)(?:\{,\}|,\\!|\\,)(?=\d{3})")  # of thousands: "70{,}000", "70,\\!000", "70\\,000"
+_LATEX_SEPARATOR = re.compile(
+    r"(?<=\d)(?:\{,\}|,\\!|\\,)(?=\d{3})"
+)  # of thousands: "70{,}000", "70,\\!000", "70\\,000"
 _BARE_NUMBER = re.compile(r"-?\d[\d.,]*")  # the number that is marked in "= 10 km. \\boxed{10}" is that of "10 km"
 _MARKED_NUMBER = re.compile(r"\\boxed\s*\{[^{}\n]*\d|[ \t]*####\s*[-$]?\d")
 # "The answer is 144", "Therefore, she sold 144 clips"
