@@ -166,14 +166,14 @@ def test_cpus_have_dense_masks(monkeypatch):
     assert sharing(make("llama", "sdpa"), *make_batch()).strategy == "packed"
 
 
-def test_kernels_that_do_not_run_are_named(caplog, monkeypatch):
+def test_kernels_that_do_not_run_are_named(caplog):
     config = LlamaConfig(hidden_size=64, num_attention_heads=4, num_key_value_heads=2)
     for _ in range(2):
         reason = tree_attention.refused_kernels(config, torch.float32, torch.device("cpu"))
     assert "backward" in reason
     assert caplog.text.count("FlexAttention is not used for packed rollouts") == 1
-    monkeypatch.setattr(torch._dynamo.config, "disable", True)
-    reason = tree_attention.refused_kernels(config, torch.bfloat16, torch.device("cpu"))
+    with torch._dynamo.config.patch(disable=True):  # pytest's monkeypatch would take the option away afterwards
+        reason = tree_attention.refused_kernels(config, torch.bfloat16, torch.device("cpu"))
     assert reason == "torch.compile is switched off"
 
 
