@@ -296,6 +296,13 @@ CASES: list[Case] = [
         lambda room: room.trainer(options={"model_init_kwargs": {"dtype": "float12"}}),
     ),
     Case(
+        "whole weights in float16",
+        "Whole weights in float16, in which AdamW cannot train",
+        "`dtype` is float16, and whole weights are trained: squares of small gradients are 0 in it, so that AdamW's steps are many times "
+        "too large. Load the model in float32 (`dtype: float32`, with `bf16: true` or `fp16: true` to compute in 16 bits).",
+        lambda room: room.trainer(options={"model_init_kwargs": {"dtype": "float16"}}),
+    ),
+    Case(
         "unknown attention",
         "An unknown attention implementation",
         '… cannot be loaded: Specified `attn_implementation="fast"` is not supported. …',

@@ -20,6 +20,9 @@ from .config_changes import OF_TRAINING
 from .folder_checks import check_model_folder
 
 
+TRAIN_IN_FLOAT32 = (
+    "Load the model in float32 (`dtype: float32`, with `bf16: true` or `fp16: true` to compute in 16 bits)."
+)
 DTYPES = (None, "auto", "bfloat16", "float16", "float32")
 
 # Options of `from_pretrained` that are not keys of the config
@@ -83,6 +86,11 @@ def check_model(model: Any, args: Any, peft_config: Any = None, quantization_con
     options = args.model_init_kwargs or {}
     check_loading(options)
     args.model_init_kwargs = {**options, "use_safetensors": True}
+    if options.get("dtype") in ("float16", torch.float16) and peft_config is None:
+        raise ConsistencyError(
+            "`dtype` is float16, and whole weights are trained: squares of small gradients are 0 in it, so that AdamW's steps are many times "
+            f"too large. {TRAIN_IN_FLOAT32}"
+        )
     if quantization_config is not None and peft_config is None:
         raise ConsistencyError(
             "`quantization_config` needs a `peft_config`: quantized weights cannot be trained themselves."

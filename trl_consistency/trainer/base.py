@@ -309,7 +309,7 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         self.base_checksum = checksum_of(self.model, self.base_weights)
         has_base = self.is_loaded_by_name and args.should_save and is_peft_model(self.model)
         self.base_digest = weights_digest(model_id) if has_base else None
-        check_trainable(self.model)
+        check_trainable(self.model, self.accelerator)
         self.base_is_another = is_another_base(model, self.model)
         self.trained_weights = describe_weights(self.model, self.base_is_another)
         self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
@@ -435,7 +435,7 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         self.snapshot.check()
         if self.args.output_dir != self._checked_dir:
             self._check_folder(self.args)
-        check_trainable(self.model)
+        check_trainable(self.model, self.accelerator)
         if is_peft_model(self.model):  # A whole model is saved as it is; its reference was frozen before.
             check_weights_unchanged(self)
             if not is_sharded(self.accelerator):
@@ -484,7 +484,7 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         # A callback may have left the model, or the options, otherwise.
         check_adapter_is_on(self.model)
-        check_trainable(self.model)
+        check_trainable(self.model, self.accelerator)
         self.snapshot.check_in_training()
         loss = super().training_step(*args, **kwargs)
         self.finiteness.record_loss(loss)

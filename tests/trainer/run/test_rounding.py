@@ -1,12 +1,25 @@
-"""A warning of steps that the numbers of the trained weights are too coarse for."""
+"""Trained weights in 16 bits: what cannot be trained so, and steps that they are too coarse for."""
 
 import logging
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 
 from tests.helpers.models import make_model, make_pairs
 from tests.helpers.paired import make_trainer
+from tests.helpers.runs import LORA
+from trl_consistency import ConsistencyError
+
+
+@pytest.mark.parametrize("kind", ["whole", "head"])
+def test_weights_in_float16_are_not_trained(tmp_path, kind):
+    """AdamW moved them 13 to 28 times as far as its learning rate says, and nothing said so."""
+    model = make_model().to(torch.float16)
+    if kind == "head":
+        model = get_peft_model(model, LoraConfig(**LORA, modules_to_save=["lm_head"]))
+    with pytest.raises(ConsistencyError, match="is trained, and in float16"):
+        make_trainer(tmp_path, model=model, pairs=make_pairs(4))
 
 
 def warnings_of(tmp_path, caplog, model, **options):

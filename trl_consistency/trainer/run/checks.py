@@ -24,7 +24,7 @@ from ...config.optimizer_options import check_direction, check_optimizer_options
 from ...errors import ConsistencyError, one_line
 from ...log import get_logger
 from ...models.architecture import check_architecture
-from ...models.checks import config_of
+from ...models.checks import TRAIN_IN_FLOAT32, config_of
 from ...models.folder_checks import check_checkpoint
 from ...models.sharding import is_sharded, shard_of
 from ...passes.blocks import resolve_layers
@@ -249,8 +249,15 @@ def check_saves_whole(accelerator: Any) -> None:
         )
 
 
-def check_trainable(model: Any) -> None:
-    """Raises [`ConsistencyError`] for a model without a trainable parameter."""
+def check_trainable(model: Any, accelerator: Any) -> None:
+    """Raises [`ConsistencyError`] for a model without a trainable parameter, or with some that AdamW cannot train."""
+    keeps_float32 = accelerator.distributed_type == DistributedType.DEEPSPEED
+    names = [name for name, of in model.named_parameters() if of.requires_grad and of.dtype == torch.float16]
+    if names and not keeps_float32:
+        raise ConsistencyError(
+            f"{names[0]} is trained, and in float16: squares of small gradients are 0 in it, so that AdamW's steps are many times too large. "
+            f"{TRAIN_IN_FLOAT32}"
+        )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ConsistencyError(
             "The model has no trainable parameter. Load an adapter for training with `PeftModel.from_pretrained(..., "
