@@ -56,9 +56,15 @@ OTHER = "another answer"  # neither right nor suggested, and none of the possibl
 _TOOL_CALL = re.compile(r"<tool_call>.*?(?:</tool_call>|\Z)|(?:\[TOOL_CALLS\]|<\|python_tag\|>).*", re.DOTALL)
 
 _NUMBER = re.compile(r"[-$\u20ac\u00a3]?\d")
-_LATEX_SEPARATOR = re.compile(
-    r"(?<=\d)(?:\{,\}|,\\!|\\,)(?=\d{3})"
-)  # of thousands: "70{,}000", "70,\\!000", "70\\,000"
+# Ways to write a number, each with the plain one: "70{,}000", "70,\\!000", "70'000"; "75\\%"; a minus as a dash; "3 1/2", "3 and a half"
+_NOTATIONS = (
+    (re.compile(r"(?<=\d)(?:\{,\}|,\\!|\\,|['\u2019])(?=\d{3}(?!\d))"), ","),
+    (re.compile(r"(?<=\d)\s?\\%"), "%"),
+    (re.compile(r"(^|[=:($*{]\s?|\bis\s)\u2013(?=\d)", re.MULTILINE), r"\1-"),
+    (re.compile(r"(?<![\d/.,])(\d+)(?:[ -](?:and )?1/2(?![\d/])|\s?\u00bd)|\b(\w+) and (?:a|one) half\b"), r"\1\2.5"),
+    (re.compile(r"(?<![\d/.,])(\d+)(?:[ -](?:and )?1/4(?![\d/])|\s?\u00bc)"), r"\1.25"),
+    (re.compile(r"(?<![\d/.,])(\d+)(?:[ -](?:and )?3/4(?![\d/])|\s?\u00be)"), r"\1.75"),
+)
 _BARE_NUMBER = re.compile(r"-?\d[\d.,]*")  # the number that is marked in "= 10 km. \\boxed{10}" is that of "10 km"
 _MARKED_NUMBER = re.compile(r"\\boxed\s*\{[^{}\n]*\d|[ \t]*####\s*[-$]?\d")
 # "The answer is 144", "Therefore, she sold 144 clips"
@@ -67,7 +73,7 @@ _CONCLUDED_NUMBER = re.compile(
     r"(?P<answer>-?\d[\d.,]*)|[^\w\\]*(?:therefore|thus|hence)\b[^.!?\n\d]*?(?P<so>-?\d[\d.,]*)",
     re.IGNORECASE,
 )
-_CALCULATED_WITH = re.compile(r"\s*(?:[-+*/x\u00d7\u00f7=]|times|plus|minus)\s*\d", re.IGNORECASE)
+_CALCULATED_WITH = re.compile(r"\s*(?:%\s*)?(?:[-+*/x\u00d7\u00f7=]|times|plus|minus)\s*\d", re.IGNORECASE)
 
 # Above this share of answers that name none of the possible ones, the key may not be what the model was asked for.
 MOSTLY_UNNAMED = 0.5
@@ -159,7 +165,9 @@ def _grade(
 ) -> Grade:
     kind, said = kind_of(row), after_thinking(text, thinking_markers)
     if kind == "question":
-        said = _LATEX_SEPARATOR.sub(",", _TOOL_CALL.sub("", said))  # what it asks of a tool is no answer
+        said = _TOOL_CALL.sub("", said)  # what it asks of a tool is no answer
+        for written, plain in _NOTATIONS:
+            said = written.sub(plain, said)
     if kind == "no key":
         return Grade("no key", " ".join(said.split()), None, "words")
     if kind != "question":

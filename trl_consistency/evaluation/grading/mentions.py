@@ -138,14 +138,16 @@ _OTHER_NAME = re.compile(
 _OPERATOR = r"(?:[+*x\u00d7\u00f7/]|(?:times|plus|minus|divided by|multiplied by|added to)\b)"
 _CALCULATION = r"\b(?:multiply(?:ing)?|divid(?:e|ing)|add(?:ing)?|subtract(?:ing)?|(?:sum|product|difference) of)"
 _OPERATOR_BEFORE = re.compile(
-    rf"(?:\d\s*{_OPERATOR}|{_CALCULATION}(?:\s+\d[\d.,]{{0,20}}\s+(?:by|and|to|from|with))?)\s*$", re.IGNORECASE
+    rf"(?:\d\s*(?:%\s*)?{_OPERATOR}|{_CALCULATION}(?:\s+\d[\d.,]{{0,20}}\s+(?:by|and|to|from|with))?)\s*$",
+    re.IGNORECASE,
 )
-_OPERATOR_AFTER = re.compile(rf"\s*(?:-|{_OPERATOR})\s*\d", re.IGNORECASE)
+_OPERATOR_AFTER = re.compile(rf"\s*(?:%\s*)?(?:-|{_OPERATOR})\s*\d", re.IGNORECASE)
+_MINUS_BEFORE, _EQUALS_AFTER = re.compile(r"\d\s*(?:%\s*)?[-\u2212\u2013]\s*$"), re.compile(r"\s*=")
 # "42 is a number that is often confused with 10" gives no result.
 _NUMBER_DESCRIBED = re.compile(
     r"\s+is\s+an?\s+(?:[\w-]{1,20}\s+){0,3}(?:number|integer|digit|multiple|factor|divisor|power)\b", re.IGNORECASE
 )
-_NUMBER = re.compile(r"-?\d[\d.,]*")
+_NUMBER = re.compile(r"-?\d[\d.,]*%?")
 _RESULT = re.compile(
     r"(?:[=:]|\b(?:is|are|was|be|equals?|gives?|get|makes?|answer)\b|['\u2019]s)[\s\"'*_($\\]*$", re.IGNORECASE
 )
@@ -266,10 +268,15 @@ def without_operands(text: str, found: Iterable[re.Match[str]]) -> Iterator[re.M
         before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]
         if not _NUMBER.fullmatch(match[1]):
             yield match
-        elif _OPERATOR_BEFORE.search(before) or _OPERATOR_AFTER.match(text, match.end(1)):
+        elif _is_operand(before, text, match.end(1)):
             operands.add(match[1])
         elif not _NUMBER_DESCRIBED.match(text, match.end(1)) and (match[1] not in operands or _RESULT.search(before)):
             yield match
+
+
+def _is_operand(before: str, text: str, end: int) -> bool:
+    is_subtracted = _MINUS_BEFORE.search(before) and _EQUALS_AFTER.match(text, end)  # "10 - 3 = 7"
+    return bool(_OPERATOR_BEFORE.search(before) or _OPERATOR_AFTER.match(text, end) or is_subtracted)
 
 
 def conclusions(text: str, is_number: bool) -> Iterator[str]:
