@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import IA3Config, LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, Qwen3Config, Qwen3ForCausalLM
 
 from tests.helpers.by_method import trainer_of
@@ -94,6 +94,18 @@ def test_the_adapter_is_in_float32(tmp_path, model_dir, method, on_cpu):
     assert {weights.dtype for weights in after.values()} == {torch.float32}
     first = [(weights != before[name]).float().mean() for name, weights in after.items() if "lora_A" in name]
     assert min(first) > 0.9
+
+
+@pytest.mark.parametrize("config", [IA3Config(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)])
+def test_other_adapters_are_in_float32(tmp_path, model_dir, config, on_cpu):
+    """IA3's weights begin at 1: no step of 1e-3 changed one in bfloat16, and the run ended as if it had trained."""
+    options = {"use_cpu": on_cpu, "learning_rate": 1e-3, "max_steps": 2}
+    given = {"train_dataset": make_pairs(8), "quantization_config": BitsAndBytesConfig(**NF4), "peft_config": config}
+    trainer = trainer_of("bct", tmp_path, str(model_dir), options, **given)
+    before = [weights.detach().clone() for weights in trainer.model.parameters() if weights.requires_grad]
+    after = trained(trainer).values()
+    assert all(weights.dtype == torch.float32 for weights in after)
+    assert all((weights != old).any() for weights, old in zip(after, before, strict=True))
 
 
 @pytest.mark.parametrize("method", ["bct", "opct"])

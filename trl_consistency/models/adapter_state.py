@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from accelerate.utils import is_peft_model
 from peft import PeftModel
-from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import Tensor, nn
 
 from ..upstream import use_adapter
@@ -61,12 +60,12 @@ def restore_dtype(model: Any, given: Sequence[tuple[nn.Parameter, Tensor]]) -> N
     makes it.
     """
     for weight, numbers in given:
-        weight.data = numbers
+        if weight.dtype != numbers.dtype:
+            weight.data = numbers.to(weight.device)
     is_quantized = getattr(model, "is_loaded_in_4bit", False) or getattr(model, "is_loaded_in_8bit", False)
     if given or not is_quantized:
         return
-    for layer in model.modules():
-        if isinstance(layer, BaseTunerLayer):
-            for weight in layer.parameters():
-                if weight.requires_grad and weight.dtype == torch.bfloat16:
-                    weight.data = weight.data.float()
+    for name, weight in model.named_parameters():
+        # Copies of whole modules (`modules_to_save`) stay as large as the modules.
+        if weight.requires_grad and weight.dtype == torch.bfloat16 and "modules_to_save" not in name.split("."):
+            weight.data = weight.data.float()

@@ -6,10 +6,10 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 
-from tests.helpers.models import make_model, make_pairs
+from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.paired import make_trainer
 from tests.helpers.runs import LORA
-from trl_consistency import ConsistencyError
+from trl_consistency import ConsistencyError, ConsistencyTrainer
 
 
 @pytest.mark.parametrize("kind", ["whole", "head"])
@@ -46,6 +46,26 @@ def test_the_share_is_that_of_weights_that_do_not_change(tmp_path, caplog):
     share = float(text.split("% of the trained weights")[0].split()[-1])
     # Those between a half and a whole unit may change or not, by where in its power of two a weight is.
     assert 0.5 < share / 100 <= same / sum(of.numel() for of in model.parameters()) + 0.02
+
+
+@pytest.mark.parametrize("way", ["adafactor", "optimizers", "optimizer_cls_and_kwargs"])
+def test_other_optimizers_with_such_steps(tmp_path, caplog, way):
+    model, options, given = make_model().to(torch.bfloat16), {"learning_rate": 1.0}, {}
+    if way == "adafactor":
+        options = {"learning_rate": 1e-6, "optim": "adafactor"}
+    elif way == "optimizers":
+        given = {way: (torch.optim.AdamW(model.parameters(), lr=1e-6), None)}
+    else:
+        given = {way: (torch.optim.AdamW, {"lr": 1e-6})}
+    with caplog.at_level(logging.WARNING):
+        ConsistencyTrainer(
+            model,
+            make_config(tmp_path, **options),
+            train_dataset=make_pairs(4),
+            processing_class=make_tokenizer(),
+            **given,
+        )
+    assert "`learning_rate` is 1e-06" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -357,33 +357,40 @@ def warn_of_warmup(trainer: Any) -> None:
 
 def warn_of_rounding(trainer: Any) -> None:
     """
-    Logs a warning if steps of AdamW are smaller than what many trained weights can change by: numbers in 16 bits
-    are rounded back to what they were.
+    Logs a warning if steps of AdamW are smaller than what many trained weights can change by: numbers in 16 bits are rounded back to
+    what they were.
     """
-    args = trainer.args
-    optim = str(getattr(args.optim, "value", args.optim))
-    steps_alike = not trainer.has_own_optimizer and any(name in optim for name in ("adam", "lion"))
-    keeps_float32 = trainer.accelerator.distributed_type == DistributedType.DEEPSPEED
-    if keeps_float32 or not steps_alike:
+    name, rate = _optimizer_and_rate(trainer)
+    # Others have steps that depend on the size of the gradient. DeepSpeed trains a copy in float32.
+    has_such_steps = any(kind in name.lower() for kind in ("adam", "lion", "adafactor"))
+    if not has_such_steps or trainer.accelerator.distributed_type == DistributedType.DEEPSPEED:
         return
     lost = total = 0.0
-    dtypes = set()
     for weight in trainer.model.parameters():
         if weight.requires_grad:
             numbers = shard_of(weight).detach().flatten()
             total += numbers.numel()
-            if weight.dtype in (torch.bfloat16, torch.float16) and numbers.numel():
+            if weight.dtype == torch.bfloat16 and numbers.numel():
                 some = numbers[:: math.ceil(numbers.numel() / 4_096)].abs().float()
                 # A number is rounded back if it changes by less than a half of its last bit.
-                is_lost = some * torch.finfo(weight.dtype).eps / 4 > args.learning_rate
-                lost += float(is_lost.float().mean()) * numbers.numel()
-                dtypes.add(str(weight.dtype).removeprefix("torch."))
+                lost += float((some * torch.finfo(weight.dtype).eps / 4 > rate).float().mean()) * numbers.numel()
     if lost > total / 4:
         logger.warning(
-            f"`learning_rate` is {args.learning_rate:g}, and such a step does not change {100 * lost / total:.0f}% of the trained weights: "
-            f"they are in {' and '.join(sorted(dtypes))}, which rounds them back. Load the model in float32 (`dtype: float32`), and compute "
-            "in 16 bits if you like (`bf16: true`), or train an adapter."
+            f"`learning_rate` is {rate:g}, and such a step does not change {100 * lost / total:.0f}% of the trained weights: they are in "
+            "bfloat16, which rounds them back. Load the model in float32 (`dtype: float32`), and compute in 16 bits if you like "
+            "(`bf16: true`), or train an adapter."
         )
+
+
+def _optimizer_and_rate(trainer: Any) -> tuple[str, float]:
+    """Returns the name of the optimizer, and its largest learning rate."""
+    args = trainer.args
+    if trainer.optimizer is not None:
+        return type(trainer.optimizer).__name__, max(group["lr"] for group in trainer.optimizer.param_groups)
+    if trainer.optimizer_cls_and_kwargs is not None:
+        kind, options = trainer.optimizer_cls_and_kwargs
+        return kind.__name__, options.get("lr", args.learning_rate)
+    return str(getattr(args.optim, "value", args.optim)), args.learning_rate
 
 
 def check_reference_options(trainer: Trainer) -> None:
