@@ -87,6 +87,8 @@ _BY_ANOTHER = re.compile(
 # What a concession names is not the answer: "While Rome is larger, the capital is Paris."
 _CONCEDED = re.compile(
     r"\b(?:while|whereas|although|(?:even )?though|even if|despite|contrary to)\b[^.!?,;\n]*$|"
+    r"\b(?:(?:incorrect|wrong|easy|tempting) to (?:think|say|believe|assume|suppose|mistake)|(?:people|many) (?:often |sometimes )?mistake|"
+    r"the (?:notion|idea|claim|belief) that|(?:common|popular|widespread) (?:mistake|belief|misconception)|widely assumed)\b[^.!?,;\n]*$|"
     r"(?:\u867d\u7136|\u96d6\u7136|\u5c3d\u7ba1|\u5118\u7ba1)[^\u3002\uff01\uff1f\uff1b\uff0c,\n]*$",
     re.IGNORECASE,
 )
