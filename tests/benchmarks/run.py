@@ -2,14 +2,16 @@
 Measures the rows of docs/benchmarks.md, and writes the page.
 
 ```bash
-python -m tests.benchmarks.run                   # all: 60 to 95 minutes of two idle cores
+python -m tests.benchmarks.run                   # all: about an hour of two idle cores
 python -m tests.benchmarks.run --only opct_step  # some rows
 python -m tests.benchmarks.run --quick           # five minutes: warns of ratios that have slipped, writes nothing
 python -m tests.benchmarks.run --agree FOLDER    # measures nothing: do the ratios of another run agree with these?
 ```
 
-`--quick` exits with 3 if a ratio has slipped, and `--agree` if a ratio's range in one run lies outside of that in the
-other (its quartiles, where one of the two files holds no more). Linux only, since it reads memory from `/proc`.
+`--quick` exits with 3 if a ratio has fallen by 10% or more, and beyond the quartiles of both runs. `make` calls that an error,
+and it may be noise. `--quick --only` takes rows of the quick set alone. `--agree` exits with 3 if a ratio's range in
+one run lies outside of that in the other (its quartiles, where one of the two files holds no more). Linux only, since memory
+is read from `/proc`.
 
 The rows of vLLM are left out where it is not installed. In the environment of `make vllm-test`:
 
@@ -25,6 +27,7 @@ import argparse
 import json
 import os
 import platform
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -41,13 +44,14 @@ from tests.benchmarks.growth import measure_growth, measure_processes
 from tests.benchmarks.page import seconds, write_page
 from tests.benchmarks.rows import GUARDED, RATIOS, ROWS, Row
 from tests.benchmarks.sizes import SIZES, Size
-from tests.benchmarks.spreads import Spread, alike, quartiles, spread
+from tests.benchmarks.spreads import LEAST_DROP, Spread, alike, quartiles, slipped, spread
 from tests.benchmarks.turns import Worker
 from trl_consistency.errors import ConsistencyError, did_you_mean, ends_with_message
 from trl_consistency.files import write_text
 
 
-FOLDER = Path(__file__).parents[2] / "docs" / "benchmarks"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "benchmarks"
 UNFINISHED = ".unfinished"  # in the folder of the results: what a run that is not at its end has measured
 SLIPPED = 3  # exit status
 OTHERS = {"growth": measure_growth, "processes": measure_processes}  # what is no row of rivals
@@ -117,11 +121,6 @@ def ratio(ours: list[dict[str, float]], others: list[dict[str, float]], clock: s
     }
 
 
-def slipped(committed: Spread, found: Spread) -> bool:
-    """Whether a ratio is lower than the committed one, beyond the quartiles of both."""
-    return quartiles(found)["high"] < quartiles(committed)["low"]
-
-
 def agree(folder: Path, other: Path) -> list[str]:
     """
     Returns a line for each ratio that two runs have both measured, with `apart` where their spreads do not overlap: of
@@ -152,10 +151,29 @@ def machine() -> dict[str, Any]:
         "processor": processor(Path("/proc/cpuinfo")),
         "cores": os.cpu_count(),
         "load": load,
+        **({} if (of_code := commit(ROOT)) is None else {"commit": of_code}),
         "python": platform.python_version(),
         **{package: version(package) for package in PACKAGES},
         **{package: version(package) for package in ENGINE_PACKAGES if _is_installed(package)},
     }
+
+
+def commit(folder: Path) -> str | None:
+    """
+    Returns the commit of the code in a checkout, with `-dirty` if the code was changed since. None outside of a checkout, as in a
+    source archive. Results and pages do not count, since a run writes them.
+    """
+    if not (folder / ".git").exists():
+        return None
+    words = ["git", "-C", str(folder)]
+    try:
+        found = subprocess.run([*words, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True)
+        changes = subprocess.run([*words, "status", "--porcelain", "--", ":!docs"], capture_output=True, text=True)
+    except OSError:  # git is not installed
+        return None
+    if found.returncode:
+        return None
+    return found.stdout.strip() + ("-dirty" if changes.stdout else "")
 
 
 def processor(cpuinfo: Path) -> str:
@@ -205,7 +223,7 @@ def measure_all(folder: Path, size: Size, names: Sequence[str], progress: Path |
 
 
 def compare(folder: Path, size: Size, only: list[str]) -> list[str]:
-    """Measures ratios again. Returns a line for each that is worse than the committed one."""
+    """Measures ratios again, and prints them with their quartiles. Returns a line for each that has slipped."""
     warnings = []
     for name in only or GUARDED:
         file = folder / size.name / f"{name}.json"
@@ -215,14 +233,36 @@ def compare(folder: Path, size: Size, only: list[str]) -> list[str]:
         committed, found = json.loads(file.read_text()), measure_row(ROWS[name], size)
         for rival, before in committed["ratios"].items():
             now = found["ratios"][rival]
-            print(f"{name}, {rival}: {now['median']:.2f} times as long as ours, committed {before['median']:.2f}")
+            of_now, of_before = seconds(quartiles(now)), seconds(quartiles(before))
+            print(f"{name}, {rival}: {of_now} times as long as ours, committed {of_before}", flush=True)
             if slipped(before, now):
-                half = quartiles(before)
                 warnings.append(
-                    f"warning: {name}: {rival} takes {now['median']:.2f} times as long as ours, and took "
-                    f"{before['median']:.2f} times (quartiles {half['low']:.2f} to {half['high']:.2f})"
+                    f"warning: {name}: {rival} takes {of_now} times as long as ours, and took {of_before} times"
                 )
     return warnings
+
+
+def load_in_words() -> str:
+    """Returns the load of the machine, and whether it is too busy for ratios: half of its cores have other work."""
+    if not hasattr(os, "getloadavg"):
+        return "The load at the start is not known here."
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    busy = " Other processes are running, so these ratios are unreliable. Run this again when the machine is idle."
+    return f"Load at the start: {load:.1f} on {cores} cores.{busy if load >= max(cores / 2, 1) else ''}"
+
+
+def verdict(warnings: list[str]) -> str:
+    """Returns the last lines of a comparison."""
+    if not warnings:
+        return "No ratio has slipped."
+    fell = "1 ratio" if len(warnings) == 1 else f"{len(warnings)} ratios"
+    return "\n".join(
+        [
+            *warnings,
+            f"{fell} fell by {LEAST_DROP:.0%} or more. This may be noise: measure again on an idle machine. "
+            f"The exit status is {SLIPPED}, which `make` calls an error.",
+        ]
+    )
 
 
 @ends_with_message()
@@ -239,14 +279,18 @@ def main(args: list[str] | None = None) -> None:
     torch.set_num_threads(1)  # as in the rivals' processes
     for name in parsed.only:
         if name not in {*ROWS, *OTHERS}:
-            raise ConsistencyError(f"`--only`: there is no row {name}.{did_you_mean(name, [*ROWS, *OTHERS])}")
+            rows = f"The rows are {', '.join([*ROWS, *OTHERS])}."
+            raise ConsistencyError(f"`--only`: there is no row {name}.{did_you_mean(name, [*ROWS, *OTHERS])} {rows}")
+        if parsed.quick and name not in GUARDED:
+            raise ConsistencyError(f"`--only`: {name} is not in the quick set: {', '.join(GUARDED)}.")
     if parsed.agree:
         lines = agree(parsed.output_dir, parsed.agree)
         print("\n".join(lines))
         sys.exit(SLIPPED if any(line.endswith("apart") for line in lines) else 0)
+    print(load_in_words(), flush=True)
     if parsed.quick:
-        warnings = compare(parsed.output_dir, SIZES["quick"], [name for name in parsed.only if name in GUARDED])
-        print("\n".join(warnings) or "No ratio has slipped.")
+        warnings = compare(parsed.output_dir, SIZES["quick"], parsed.only)
+        print(verdict(warnings))
         sys.exit(SLIPPED if warnings else 0)
     progress = None if parsed.only else parsed.output_dir / UNFINISHED
     if progress and progress.exists():

@@ -10,6 +10,8 @@ from typing import Any
 
 
 Spread = dict[str, Any]  # median, low, high, and each
+# Of a ratio, for a warning. Within the committed runs, single turns lie up to a tenth below their median, so less may be noise.
+LEAST_DROP = 0.1
 
 
 def spread(values: Sequence[float]) -> Spread:
@@ -24,6 +26,12 @@ def quartiles(of: Spread) -> Spread:
     ordered = sorted(of["each"])
     quarter = (len(ordered) - 1) / 4
     return {"median": of["median"], "low": _at(ordered, quarter), "high": _at(ordered, 3 * quarter)}
+
+
+def slipped(committed: Spread, found: Spread) -> bool:
+    """Whether a ratio has fallen by a tenth or more, and its upper quartile is below the lower one of the committed ratio."""
+    has_dropped = found["median"] <= (1 - LEAST_DROP) * committed["median"]
+    return has_dropped and quartiles(found)["high"] < quartiles(committed)["low"]
 
 
 def alike(spreads: Sequence[Spread]) -> tuple[list[Spread], str]:

@@ -1,6 +1,10 @@
 """The benchmark itself at a tiny size: each row runs, and the page is made of what it finds."""
 
 import json
+import re
+import shutil
+import subprocess
+import sys
 import time
 from dataclasses import replace
 
@@ -11,7 +15,7 @@ from tests.benchmarks import floor, growth, page, quotes, run
 from tests.benchmarks.growth import DIMENSIONS, exponent, measure_growth
 from tests.benchmarks.rows import ENGINES, ROWS
 from tests.benchmarks.sizes import SIZES
-from tests.benchmarks.spreads import alike, spread
+from tests.benchmarks.spreads import alike, quartiles, slipped, spread
 from tests.benchmarks.turns import Turns, Worker, growth_of_memory, run_command
 
 
@@ -286,21 +290,56 @@ OLD = {"median": 3.0, "low": 2.8, "high": 3.2}  # quartiles, as rows held them b
 NEW = spread([2.0, 2.8, 3.0, 3.2, 5.0])  # with the same quartiles
 
 
+def write_quick(folder, ratio):
+    file = folder / "quick" / "act_step.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps({"ratios": {"whole model": ratio}}))
+    return ["--quick", "--only", "act_step", "--output_dir", str(folder)]
+
+
 @pytest.mark.parametrize("committed", [OLD, NEW])
 @pytest.mark.parametrize(("now", "warns"), [(2.9, False), (2.2, True), (4.0, False)])
 def test_the_guard_warns_of_what_slips_beyond_its_spread(tmp_path, monkeypatch, capsys, committed, now, warns):
-    file = tmp_path / "quick" / "act_step.json"
-    file.parent.mkdir()
-    file.write_text(json.dumps({"ratios": {"whole model": committed}}))
+    arguments = write_quick(tmp_path, committed)
     ratio = spread([now - 2, now - 0.1, now, now + 0.1, now + 2])
     monkeypatch.setattr(run, "measure_row", lambda row, size: {"ratios": {"whole model": ratio}})
     with pytest.raises(SystemExit) as end:
-        run.main(["--quick", "--only", "act_step", "--output_dir", str(tmp_path)])
+        run.main(arguments)
     assert end.value.code == (run.SLIPPED if warns else 0)
-    line = (
-        "warning: act_step: whole model takes 2.20 times as long as ours, and took 3.00 times (quartiles 2.80 to 3.20)"
-    )
-    assert (line in capsys.readouterr().out) == warns
+    said = capsys.readouterr().out
+    line = "warning: act_step: whole model takes 2.2 (2.1 to 2.3) times as long as ours, and took 3 (2.8 to 3.2) times"
+    assert (line in said) == warns
+    last = "1 ratio fell by 10% or more. This may be noise: measure again on an idle machine. The exit status is 3, which `make` calls an error."
+    assert said.splitlines()[-1] == (last if warns else "No ratio has slipped.")
+
+
+@pytest.mark.parametrize(("factor", "fires"), [(0.98, False), (0.91, False), (0.85, True)])
+def test_the_guard_fires_on_a_slip_and_not_on_noise(factor, fires):
+    """Narrow quartiles of few turns, as the committed ones are: a drop of 2% lies beyond them."""
+    committed, found = (spread([factor * ratio for ratio in (1.99, 2.0, 2.01)]) for factor in (1.0, factor))
+    assert quartiles(found)["high"] < quartiles(committed)["low"]
+    assert slipped(committed, found) == fires
+
+
+@pytest.mark.parametrize("file", sorted((run.FOLDER / "quick").glob("*.json")), ids=lambda file: file.stem)
+def test_the_guard_can_fire_on_each_committed_row(file):
+    for committed in json.loads(file.read_text())["ratios"].values():
+        turns = committed["each"]
+        assert slipped(committed, spread([0.85 * ratio for ratio in turns]))
+        assert not slipped(committed, spread([0.98 * ratio for ratio in turns]))
+
+
+@pytest.mark.parametrize(("load", "is_busy"), [(4.4, True), (0.3, False)])
+def test_the_guard_says_what_the_machine_does(tmp_path, monkeypatch, capsys, load, is_busy):
+    arguments = write_quick(tmp_path, NEW)
+    monkeypatch.setattr(run, "measure_row", lambda row, size: {"ratios": {"whole model": NEW}})
+    monkeypatch.setattr(run.os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(run.os, "cpu_count", lambda: 2)
+    with pytest.raises(SystemExit):
+        run.main(arguments)
+    first = capsys.readouterr().out.splitlines()[0]
+    busy = " Other processes are running, so these ratios are unreliable. Run this again when the machine is idle."
+    assert first == f"Load at the start: {load:.1f} on 2 cores.{busy if is_busy else ''}"
 
 
 def write_ratio(folder, name, of):
@@ -344,8 +383,56 @@ def test_runs_without_a_ratio_in_common_are_refused(tmp_path):
 
 
 def test_an_unknown_row_is_refused():
-    with pytest.raises(SystemExit, match="Did you mean `act_step`"):
+    with pytest.raises(
+        SystemExit, match=r"there is no row act_stp\. Did you mean `act_step`.* The rows are opct_step, .*growth"
+    ):
         run.main(["--only", "act_stp"])
+
+
+def test_a_row_that_is_not_in_the_quick_set_is_refused(monkeypatch):
+    monkeypatch.setattr(run, "measure_row", lambda row, size: pytest.fail("measured"))
+    with pytest.raises(SystemExit, match=r"`--only`: growth is not in the quick set: opct_step, .*evaluate"):
+        run.main(["--quick", "--only", "act_step", "growth"])
+
+
+def git(folder, *words):
+    who = ["-c", "user.name=A", "-c", "user.email=a@b.c"]
+    subprocess.run(["git", "-C", str(folder), *who, *words], check=True, capture_output=True)
+
+
+@pytest.mark.skipif(not shutil.which("git"), reason="git is not installed")
+def test_the_commit_of_the_code_is_known_in_a_checkout(tmp_path, monkeypatch):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "docs").mkdir()
+    code, results = tmp_path / "tests" / "code.py", tmp_path / "docs" / "row.json"
+    for file in (code, results):
+        file.write_text("1")
+    assert run.commit(tmp_path) is None  # as in a source archive
+    git(tmp_path, "init")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "One")
+    results.write_text("2")  # what a run writes itself
+    found = run.commit(tmp_path)
+    assert re.fullmatch("[0-9a-f]{12}", found)
+    code.write_text("2")
+    assert run.commit(tmp_path) == f"{found}-dirty"
+    assert run.commit(tmp_path / "docs") is None  # a folder within the checkout of something else
+    monkeypatch.setenv("PATH", "")
+    assert run.commit(tmp_path) is None
+
+
+def test_a_machine_without_a_commit_leaves_it_out(monkeypatch):
+    monkeypatch.setattr(run, "commit", lambda folder: None)
+    assert "commit" not in run.machine()
+    monkeypatch.setattr(run, "commit", lambda folder: "1a2b")
+    assert run.machine()["commit"] == "1a2b"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("command", ["run --help", "gpu --list"])
+def test_the_commands_do_not_tell_what_bitsandbytes_lacks(command):
+    words = [sys.executable, "-W", "ignore", "-m", *f"tests.benchmarks.{command}".split()]
+    assert subprocess.run(words, cwd=run.FOLDER.parents[1], capture_output=True, text=True).stderr == ""
 
 
 def test_the_page(tmp_path):
