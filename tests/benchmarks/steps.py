@@ -35,9 +35,9 @@ def adapted(size: Size, is_ours: bool, lora_dropout: float = 0.0) -> Any:
     return model
 
 
-def facts_of(model: Any, setup: Setup) -> dict[str, Any]:
+def facts_of(model: Any, setup: Setup, operations: int) -> dict[str, Any]:
     """What the floor of a step is computed from."""
-    return {"operations": floor.operations(model, setup), "products": floor.matrix_products(model, setup)}
+    return {"operations": operations, "products": floor.matrix_products(model, setup)}
 
 
 def _backward(model: Any, loss_of: Callable[[], Tensor]) -> Callable[[], None]:
@@ -68,9 +68,16 @@ def rollout_batch(size: Size) -> dict[str, Tensor]:
 
 
 def rollout_setup(size: Size) -> Setup:
-    """The setup of the student's side. (The floor of the reference's shorter prompt is added by `rollout_step`.)"""
+    """The setup of the student's side. (`needed_by_rollouts` counts the reference's shorter prompt.)"""
     perturbed, _, rollout, generations, prompts = size.rollouts
     return Setup(("opct",), perturbed + rollout, rollout, generations * prompts, num_generations=generations)
+
+
+def needed_by_rollouts(model: Any, size: Size) -> int:
+    """Returns the operations of a step. `count_step` takes both prompts to be of one length, and the clean one is shorter here."""
+    setup = rollout_setup(size)
+    shorter = Setup(**{**vars(setup), "max_length": size.rollouts[1] + setup.answer})
+    return floor.operations(model, setup) - floor.reference(model, setup) + floor.reference(model, shorter)
 
 
 def rollout_step(rival: str, size: Size, checkpointing: bool = False) -> Step:
@@ -79,11 +86,7 @@ def rollout_step(rival: str, size: Size, checkpointing: bool = False) -> Step:
         student.enable_input_require_grads()
         student.get_base_model().gradient_checkpointing_enable({"use_reentrant": False})
     loss_of = our_rollout_loss(student, "ours") if rival == "ours" else trls(student, size.model())
-    setup = rollout_setup(size)
-    facts = facts_of(student, setup)
-    # `count_step` takes both prompts to be of one length, and the clean one is shorter here.
-    shorter = Setup(**{**vars(setup), "max_length": size.rollouts[1] + setup.answer})
-    facts["operations"] -= floor.reference(student, setup) - floor.reference(student, shorter)
+    facts = facts_of(student, rollout_setup(size), needed_by_rollouts(student, size))
     return _backward(student, lambda: loss_of(batch)), facts
 
 
@@ -114,13 +117,18 @@ def hybrid_step(kind: str) -> Callable[[str, Size], Step]:
 # Pairs
 
 
+def cue_of(size: Size) -> int:
+    """Returns the tokens at the start of a prompt by which the two sides differ."""
+    return max(size.pairs[1] // 10, 1)
+
+
 def pair_batch(size: Size, with_answers: bool) -> dict[str, Tensor]:
     """Returns pairs of prompts that differ in their first tenth."""
     rows, prompt, answer = size.pairs
     generator = torch.Generator().manual_seed(0)
     clean = torch.randint(2, size.vocabulary, (rows, prompt), generator=generator)
     perturbed = clean.clone()
-    cue = max(prompt // 10, 1)
+    cue = cue_of(size)
     perturbed[:, :cue] = torch.randint(2, size.vocabulary, (rows, cue), generator=generator)
     perturbed[:, cue - 1] = (clean[:, cue - 1] + 1) % size.vocabulary
     pairs = [{"clean_ids": a, "perturbed_ids": b} for a, b in zip(clean.tolist(), perturbed.tolist(), strict=True)]
@@ -134,6 +142,17 @@ def pair_setup(size: Size, method: str) -> Setup:
     rows, prompt, answer = size.pairs
     answer = answer if method in ("bct", "kl") else 0
     return Setup((method,), prompt + answer, answer, rows)
+
+
+def needed_by_pairs(model: Any, size: Size, method: str) -> int:
+    """Returns the operations of a step. `count_step` takes ACT to compare whole prompts, and the sides share nothing of the cue."""
+    setup = pair_setup(size, method)
+    unread = floor.unread_start(model, setup, cue_of(size)) if method == "act" else 0
+    return floor.operations(model, setup) - unread
+
+
+def _facts_of_pairs(model: Any, size: Size, method: str) -> dict[str, Any]:
+    return facts_of(model, pair_setup(size, method), needed_by_pairs(model, size, method))
 
 
 def our_pair_loss(model: Any, method: str, batch: dict[str, Tensor]) -> Callable[[], Tensor]:
@@ -162,10 +181,7 @@ def activation_step(rival: str, size: Size) -> Step:
         return sum((h - target).square().sum(-1).mean() for h, target in pairs) / size.blocks  # type: ignore[return-value]
 
     loss_of = our_pair_loss(model, "act", batch) if rival == "ours" else whole_model
-    setup = pair_setup(size, "act")
-    facts = facts_of(model, setup)
-    facts["operations"] -= floor.unread_start(model, setup, setup.prompt - shared)
-    return _backward(model, loss_of), facts
+    return _backward(model, loss_of), _facts_of_pairs(model, size, "act")
 
 
 def divergence_step(rival: str, size: Size) -> Step:
@@ -185,7 +201,7 @@ def divergence_step(rival: str, size: Size) -> Step:
         return divergence.sum(-1).mean()
 
     loss_of = our_pair_loss(model, "kl", batch) if rival == "ours" else all_logits
-    return _backward(model, loss_of), facts_of(model, pair_setup(size, "kl"))
+    return _backward(model, loss_of), _facts_of_pairs(model, size, "kl")
 
 
 def supervised_step(rival: str, size: Size) -> Step:
@@ -207,4 +223,4 @@ def supervised_step(rival: str, size: Size) -> Step:
     def whole_model() -> Tensor:
         return model(input_ids=ids, attention_mask=mask, labels=labels).loss
 
-    return _backward(model, whole_model if rival == "whole model" else ours), facts_of(model, pair_setup(size, "bct"))
+    return _backward(model, whole_model if rival == "whole model" else ours), _facts_of_pairs(model, size, "bct")
