@@ -1,5 +1,5 @@
 """
-What MkDocs does here besides: formulas become MathML, links that leave docs/ become plain text, and architecture.md gets the map
+What MkDocs does here besides: formulas become MathML, links that leave the site become plain text, and architecture.md gets the map
 of CONTRIBUTING.md. After the build, each page is searched for files that are not there and for anything from elsewhere.
 """
 
@@ -22,17 +22,21 @@ def on_page_markdown(markdown: str, page, config, files) -> str:
     def leaves_docs(match: re.Match) -> str:
         text, target = match["text"], match["target"].partition("#")[0]
         path = (folder / target).resolve()
-        if path.is_relative_to(ROOT / "docs"):
+        is_in_docs = path.is_relative_to(ROOT / "docs")
+        is_left_out = is_in_docs and path.suffix == ".json"  # a benchmark's figures, see `exclude_docs`
+        if is_in_docs and not is_left_out:
             return match[0]
         if not path.exists():
             raise PluginError(f"{page.file.src_uri}: the link to {target} leads nowhere")
+        if is_left_out:
+            return text
         if "/" in text:
             return f"`{text}`"
         return text if " " in text else f"{text} (`{path.relative_to(ROOT)}`)"
 
     # Superfences knows no second word after the language of a block, which the tests use to find it.
     markdown = re.sub(r"^```(\w+) [a-z]+$", r"```\1", markdown, flags=re.MULTILINE)
-    markdown = re.sub(r"(?<!!)\[(?P<text>[^\]\n]+)\]\((?P<target>\.\./[^)]+)\)", leaves_docs, markdown)
+    markdown = re.sub(r"(?<!!)\[(?P<text>[^\]\n]+)\]\((?P<target>(?:\.\./|benchmarks/)[^)]+)\)", leaves_docs, markdown)
     # `make reproduce` draws the pictures of results.md, once there are cells.
     if not (ROOT / "docs" / "results" / "cells").exists():
         markdown = re.sub(r"!\[([^\]]*)\]\(results/[^)]+\)", r"(\1: not drawn yet.)", markdown)

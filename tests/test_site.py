@@ -109,6 +109,16 @@ def test_a_line_does_not_end_within_an_option():
     assert hooks["on_page_content"](html, None, None, None) == shown.format(*options)
 
 
+def test_links_to_figures_that_the_site_leaves_out_are_text():
+    pytest.importorskip("latex2mathml", reason="the hooks need the packages of `make docs`")
+    hooks = runpy.run_path(str(ROOT / "docs" / "site_hooks.py"))
+    page = SimpleNamespace(file=SimpleNamespace(abs_src_path=ROOT / "docs" / "benchmarks.md", src_uri="benchmarks.md"))
+    shown = hooks["on_page_markdown"]("Figures: [`act_step.json`](benchmarks/full/act_step.json).", page, None, None)
+    assert shown == "Figures: `act_step.json`."
+    with pytest.raises(Exception, match="leads nowhere"):
+        hooks["on_page_markdown"]("[`none.json`](benchmarks/full/none.json)", page, None, None)
+
+
 def test_dollars_are_formulas_or_escaped():
     """Two dollars on a page, of prices say, would make a formula of the text between them."""
     for page in (ROOT / "docs").rglob("*.md"):

@@ -23,7 +23,7 @@ from trl_consistency.smollm2.checkpoint import build_checkpoint
 from trl_consistency.smollm2.rows import load_smollm2_datasets
 
 
-RIVALS = ("vLLM", "transformers")
+RIVALS = ("transformers", "vLLM")
 OVERLAPPING = ("overlapping", "in turn")
 STEPS = 6
 PROMPTS, GENERATIONS = 8, 8

@@ -59,7 +59,9 @@ class Scale:
     def check(self) -> None:
         """Raises [`ConsistencyError`] if there is no device."""
         if not torch.cuda.is_available():
-            raise ConsistencyError("torch sees no GPU here. `--cpu` does a dry run at a tiny size.")
+            raise ConsistencyError(
+                "torch sees no GPU here. `.venv/bin/python -m tests.benchmarks.gpu --cpu` does a dry run at a tiny size."
+            )
 
     def device_name(self) -> str:
         """Returns the name of the device."""
@@ -250,8 +252,10 @@ def head_piece(scale: Scale) -> Figures:
 
 def flex_piece(scale: Scale) -> Figures:
     """
-    A step on packed rollouts, by length: FlexAttention against a dense mask. Half of a row is its prompt. Random weights in the
-    shape of Qwen3-4B, bfloat16, LoRA, gradient checkpointing, and one row of eight rollouts. Seconds are medians of one session. The
+    A step is the reference's pass, the student's pass, the divergence, and the backward pass. It has no optimizer. The model has random
+    weights in the shape of Qwen3-4B, in bfloat16, with LoRA of rank 16 on all linear layers and gradient checkpointing. One row holds
+    a prompt and eight rollouts. Half of it is the prompt, and the reference's prompt has 64 tokens. A figure is the median of
+    seven steps of one session, after two others. How far the seven spread was not recorded, so small differences may be chance. The
     dense mask ran first, so its first step at 512 tokens includes the start of the GPU. Peaks include the weights.
     """
     student = adapted(make_model("qwen3-4b", scale))  # with gradient checkpointing, so rollouts are packed

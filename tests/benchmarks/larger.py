@@ -58,13 +58,26 @@ def of_rival(model: Any, method: str, size: Size) -> int:
     return reference + student + 2 * rows * logits * shapes.head * PRODUCTS_WITH_HEAD[method]
 
 
+def share_of_head(model: Any) -> float:
+    """Returns the head's share of the weights that a token is multiplied with."""
+    shapes = Shapes.of(model)
+    return shapes.head / (
+        shapes.head + sum(layer.inputs * layer.outputs for block in shapes.blocks for layer in block)
+    )
+
+
+@cache
+def outlines() -> tuple[Any, Any]:
+    """Returns the benchmark's model and the larger one."""
+    return outline(SIZES["full"].config()), outline(larger_config())
+
+
 @cache
 def ratios() -> dict[str, tuple[float, float]]:
     """Returns the rival's operations over the needed ones for each row that has a floor: in the benchmark's shape, and in the larger."""
     size = SIZES["full"]
-    models = [outline(config) for config in (size.config(), larger_config())]
     found = {}
     for row, method in METHODS.items():
-        here, larger = (of_rival(model, method, size) / needed(model, method, size) for model in models)
+        here, larger = (of_rival(model, method, size) / needed(model, method, size) for model in outlines())
         found[row] = here, larger
     return found

@@ -37,11 +37,12 @@ class Made:
 class Row:
     """
     What is measured. The first rival is the one that others are compared with: ours. `needs` is a package without which
-    the row is left out. `note` is a paragraph below its table. If the row has a ratio, new processes take over for each of its
-    `sittings`.
+    the row is left out. `title` is short, `about` is its heading, and `note` a paragraph below its table. If the row has a ratio,
+    new processes take over for each of its `sittings`.
     """
 
     name: str
+    title: str
     about: str
     rivals: Callable[[Size], tuple[str, ...]]
     make: Callable[[str, Size, Turns], Made]
@@ -80,11 +81,18 @@ TEACHER = (
     "for both. Our reference reads the prompt without it, once. So the ratio has three causes: shared prompts, the shorter prompt, and how the head is "
     "computed."
 )
-HYBRID = "The model has 6 blocks, width 512, a vocabulary of 4,096 and PyTorch's own kernels."
+TRLS_LOSS = "The rival is the trainer's own loss, with `beta` 1 and temperature 1, on one row for each rollout."
+OF_TRAINERS = "Batches, lengths and LoRA are ours, gradient checkpointing is off, and the rest are defaults."
+HYBRID = (
+    "The model has 6 blocks, width 512, a vocabulary of 4,096 and PyTorch's own kernels. A hybrid has attention in some blocks, and recurrent layers or "
+    "short convolutions in the others. *Row by row* is our own step without sharing."
+)
 PADDED = (
     "Forward and backward alone, on a model of 6 blocks and width 512. The lengths are spread evenly, and the order is random. With lengths that differ "
-    "less, less is gained."
+    "less, less is gained. All rivals are our own trainer: 16 pairs a batch, or as many tokens in a packed row."
 )
+ENGINE = "vLLM runs in the training process (`vllm_mode: colocate`) with `vllm_max_model_length` 512 and 1 GiB for keys and values."
+ENGINE_OF_EVALUATE = "Both are `trl-consistency evaluate`, with `--engine vllm` or `transformers`."
 
 
 # Padding
@@ -192,68 +200,82 @@ ROWS = {
     for of in (
         Row(
             "opct_step",
+            "OPCT's optimization step",
             "OPCT's optimization step (forward and backward, rollouts given), against TRL's `DistillationTrainer`",
             _rivals("ours", "TRL"),
             _step(steps.rollout_step),
             most_turns=5,
-            note=TEACHER,
+            note=f"{TEACHER} {TRLS_LOSS}",
         ),
         Row(
             "opct_training",
+            "OPCT's whole step",
             "OPCT's whole step with its rollouts, against TRL's `DistillationTrainer` and its SDFT trainer",
             _rivals("ours", "TRL", "SDFT"),
             _training(training.on_policy),
             most_turns=4,
             sittings=4,
-            note=f"{TEACHER} SDFT's teacher reads both prompts, one after the other.",
+            note=f"{TEACHER} SDFT is TRL's experimental trainer for on-policy self-distillation. Its teacher is the initial model, which reads both prompts, one after the "
+            f"other. The rivals have `DistillationConfig(beta=1.0)`, and `SDFTConfig` with `full_logits` and `distillation_alpha` 1. {OF_TRAINERS}",
         ),
         Row(
             "act_step",
+            "ACT's step",
             "ACT's step, against the whole model with `output_hidden_states`",
             _rivals("ours", "whole model"),
             _step(steps.activation_step),
             most_turns=5,
+            note="The rival calls the model with `output_hidden_states` for both sides. It computes the logits of all tokens, too, since the model does.",
         ),
         Row(
             "bct_training",
+            "BCT's whole step",
             "BCT's whole step, against TRL's `SFTTrainer` on the same tokens",
             _rivals("ours", "SFTTrainer"),
             _training(training.supervised),
-            note="`SFTTrainer` also logs entropy and token accuracy, as it does by default. The next table compares with the bare model.",
+            note="The rival has `SFTConfig(max_length=None)`, and labels at the answers alone. It also logs entropy and token accuracy, as it does by default. The next table "
+            f"compares with the bare model. {OF_TRAINERS}",
         ),
         Row(
             "bct_step",
+            "BCT, forward and backward",
             "BCT's forward and backward alone, against the plain model with `labels`",
             _rivals("ours", "whole model"),
             _step(steps.supervised_step),
             most_turns=5,
+            note="The rival is `model(input_ids, labels=labels).loss`, with LoRA layers as PEFT computes them.",
         ),
         Row(
             "kl_step",
+            "KL's step",
             "KL's step, against all logits of both sides and torch's `kl_div`",
             _rivals("ours", "all logits"),
             _step(steps.divergence_step),
             most_turns=5,
+            note="The rival takes the `log_softmax` of the answers' logits on both sides, with LoRA layers as PEFT computes them.",
         ),
         Row(
             "opct_checkpointed_step",
+            "OPCT's step, checkpointed",
             "OPCT's optimization step with gradient checkpointing, against TRL's `DistillationTrainer`",
             _rivals("ours", "TRL"),
             _step(steps.checkpointed_rollout_step),
             most_turns=2,
-            note=TEACHER,
+            note=f"{TEACHER} {TRLS_LOSS}",
         ),
         Row(
             "opct_short_step",
+            "OPCT's step, prompts of 200 tokens",
             "OPCT's optimization step on four rollouts as long as their prompts (200 tokens), against TRL's `DistillationTrainer`",
             _rivals("ours", "TRL"),
             _step(steps.short_rollout_step),
             most_turns=3,
-            note=TEACHER,
+            note=f"{TEACHER} {TRLS_LOSS}",
         ),
         Row(
             "hybrid_qwen3_5",
-            "OPCT's optimization step of a hybrid as Qwen3.5, with each prompt computed once, and for each rollout",
+            "OPCT's step, hybrid like Qwen3.5",
+            "OPCT's optimization step of a hybrid shaped like Qwen3.5, with each prompt computed once, and for each rollout",
             _rivals(*SHARING),
             _step(steps.hybrid_step("qwen3_5_text")),
             most_turns=3,
@@ -261,7 +283,8 @@ ROWS = {
         ),
         Row(
             "hybrid_lfm2",
-            "OPCT's optimization step of a hybrid as LFM2, with each prompt computed once, and for each rollout",
+            "OPCT's step, hybrid like LFM2",
+            "OPCT's optimization step of a hybrid shaped like LFM2, with each prompt computed once, and for each rollout",
             _rivals(*SHARING),
             _step(steps.hybrid_step("lfm2")),
             most_turns=3,
@@ -269,6 +292,7 @@ ROWS = {
         ),
         Row(
             "padding_bct",
+            "BCT, pairs of many lengths",
             "BCT on 32 pairs of 20 to 400 tokens: `padding_free`, `packing`, and batches with padding",
             _rivals("padding-free", "packed", "padded"),
             _padding("bct"),
@@ -277,6 +301,7 @@ ROWS = {
         ),
         Row(
             "padding_kl",
+            "KL, pairs of many lengths",
             "KL on 32 pairs of 20 to 400 tokens: `padding_free`, `packing`, and batches with padding",
             _rivals("padding-free", "packed", "padded"),
             _padding("kl"),
@@ -285,6 +310,7 @@ ROWS = {
         ),
         Row(
             "padding_act",
+            "ACT, pairs of many lengths",
             "ACT on 32 pairs of 20 to 400 tokens: `padding_free`, and batches with padding",
             _rivals("padding-free", "padded"),
             _padding("act"),
@@ -293,6 +319,7 @@ ROWS = {
         ),
         Row(
             "lora_dropout",
+            "BCT, lora_dropout 0.05",
             "BCT's forward and backward without `lora_dropout`, and with 0.05",
             _rivals("ours", "with dropout"),
             _step(steps.supervised_step),
@@ -300,6 +327,7 @@ ROWS = {
         ),
         Row(
             "consistency_metrics",
+            "OPCT's whole step, with metrics",
             "OPCT's whole step with its rollouts, without `log_consistency_metrics` and with it",
             _rivals("ours", "with metrics"),
             _training(training.on_policy),
@@ -307,72 +335,95 @@ ROWS = {
         ),
         Row(
             "targets",
+            "Targets",
             "64 targets of 8 tokens in batches, against one at a time",
             _rivals("batches", "one at a time"),
             _answering(_generate_targets),
             most_turns=2,
+            note="A batch has 64 prompts of 64 tokens. Answers are greedy.",
         ),
         Row(
             "evaluate",
+            "Answers of evaluate",
             "64 answers of 8 tokens in batches, against one at a time",
             _rivals("batches", "one at a time"),
             _answering(_evaluate),
             most_turns=2,
+            note="A batch has 64 prompts of 64 tokens.",
         ),
         Row(
             "engine_rollouts",
+            "Rollouts of SmolLM2",
             "64 rollouts of 64 tokens of SmolLM2, by vLLM and by transformers with each prompt computed once",
             _rivals(*engines.RIVALS),
             _step(engines.rollouts),
             most_turns=5,
             needs="vllm",
+            note=ENGINE,
         ),
         Row(
             "engine_opct",
+            "OPCT's whole step, SmolLM2",
             "OPCT's whole step with 64 rollouts of SmolLM2, by vLLM and by transformers",
             _rivals(*engines.RIVALS),
             _training(engines.whole_step),
             most_turns=3,
             needs="vllm",
+            note=ENGINE,
         ),
         Row(
             "engine_evaluate",
+            "evaluate, SmolLM2",
             f"`evaluate` of SmolLM2 and three adapters on {engines.PAIRS} pairs, start included, by vLLM and by transformers",
             _rivals(*engines.RIVALS),
             _step(engines.evaluation),
             most_turns=1,
             needs="vllm",
+            note=ENGINE_OF_EVALUATE,
         ),
         Row(
             "engine_evaluate_many",
+            "evaluate, tiny Llama",
             f"`evaluate` of a tiny Llama and three adapters on {engines.MANY_PAIRS:,} pairs, with answers of {engines.ANSWER} tokens, "
             "start included, by vLLM and by transformers",
             _rivals(*engines.RIVALS),
             _step(engines.evaluation_of_many),
             most_turns=3,
             needs="vllm",
+            note=ENGINE_OF_EVALUATE,
         ),
         Row(
             "engine_overlap",
+            "OPCT with a vLLM server",
             f"{engines.STEPS} steps of OPCT with 16 rollouts of SmolLM2 by a vLLM server, with `vllm_overlap` and without",
             _rivals(*engines.OVERLAPPING),
             _step(engines.overlap),
             most_turns=2,
             needs="vllm",
             clock="wall",
+            note="Rollouts end where they end, after 32 tokens at most, and each prompt has four. The loss is `policy_gradient`.",
         ),
         Row(
             "prepare",
-            "Rendering and aligning pairs, by rows",
+            "Pairs, rendered and aligned",
+            "Rendering and aligning pairs, by their number",
             _rows_of_data,
             _on_data(_prepare),
             most_turns=2,
             note="A pair is two texts of 40 words without a chat template, and the tokenizer splits at spaces. Chat messages and a usual tokenizer take longer.",
         ),
-        Row("lint", "`lint`, by rows", _up_to_100_000, _on_data(_lint), most_turns=2),
-        Row("pairs", "`pairs`, by pairs that are made, its start included", _up_to_100_000, _pairs, most_turns=2),
+        Row("lint", "lint", "`lint`, by the number of pairs", _up_to_100_000, _on_data(_lint), most_turns=2),
+        Row(
+            "pairs",
+            "pairs",
+            "`pairs`, by the number of pairs that it makes, its start included",
+            _up_to_100_000,
+            _pairs,
+            most_turns=2,
+        ),
         Row(
             "start",
+            "--help",
             "`--help` of each command: its start",
             lambda size: tuple(COMMANDS),
             lambda rival, size, turns: Made(lambda: run_command(rival, "--help")),

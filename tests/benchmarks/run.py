@@ -41,11 +41,12 @@ import torch
 
 from tests.benchmarks import floor
 from tests.benchmarks.growth import measure_growth, measure_processes
-from tests.benchmarks.page import seconds, write_page
+from tests.benchmarks.page import write_page
 from tests.benchmarks.rows import GUARDED, RATIOS, ROWS, Row
 from tests.benchmarks.sizes import SIZES, Size
 from tests.benchmarks.spreads import LEAST_DROP, Spread, alike, quartiles, slipped, spread
 from tests.benchmarks.turns import Worker
+from tests.benchmarks.words import seconds
 from trl_consistency.errors import ConsistencyError, did_you_mean, ends_with_message
 from trl_consistency.files import write_text
 

@@ -19,6 +19,13 @@ def spread(values: Sequence[float]) -> Spread:
     return {"median": median(values), "low": min(values), "high": max(values), "each": list(values)}
 
 
+def inverse(of: Spread) -> Spread:
+    """Returns the spread of a ratio turned round."""
+    each = {"each": [1 / ratio for ratio in of["each"]]} if "each" in of else {}
+    middle = median(each["each"]) if each else 1 / of["median"]
+    return {"median": middle, "low": 1 / of["high"], "high": 1 / of["low"], **each}
+
+
 def quartiles(of: Spread) -> Spread:
     """Returns a spread with the quartiles, between which half of the turns lie, as `low` and `high`."""
     if "each" not in of:

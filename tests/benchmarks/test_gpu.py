@@ -57,5 +57,5 @@ def test_a_piece_runs_in_a_process_of_its_own():
 def test_without_a_device_the_command_says_so():
     if gpu.machine() and __import__("torch").cuda.is_available():
         pytest.skip("there is a device")
-    with pytest.raises(SystemExit, match="no GPU"):
+    with pytest.raises(SystemExit, match=r"no GPU here\. `\.venv/bin/python -m tests\.benchmarks\.gpu --cpu`"):
         gpu.main([])

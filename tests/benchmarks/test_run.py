@@ -9,9 +9,8 @@ import time
 from dataclasses import replace
 
 import pytest
-from matplotlib.axes import Axes
 
-from tests.benchmarks import floor, growth, page, quotes, run
+from tests.benchmarks import floor, growth, run
 from tests.benchmarks.growth import DIMENSIONS, exponent, measure_growth
 from tests.benchmarks.rows import ENGINES, ROWS
 from tests.benchmarks.sizes import SIZES
@@ -124,14 +123,10 @@ def test_half_of_the_turns_are_taken_by_new_processes(monkeypatch):
     assert found["rivals"]["ours"]["peak"] == 3.0
     assert found["rivals"]["ours"]["profile"] == {"products": 1.0}
     assert found["ratios"]["whole model"]["each"] == [2.0, 2.0, 4 / 3]
-    assert page._sittings({"act_step": found}).startswith("\n\nNew processes take over after half")
     made.clear()
     found = run.measure_row(ROWS["opct_training"], replace(TINY, turns=3))
     assert [len(of.turns) for of in made] == [2] * 9
     assert found["sittings"] == 3
-    before = {name: value for name, value in found.items() if name != "sittings"}
-    assert page._sittings({"act_step": found, "bct_step": before}).startswith("\n\nIn `act_step`, new processes")
-    assert page._sittings({"bct_step": before}) == ""
 
 
 MIB = 2**20
@@ -433,173 +428,3 @@ def test_a_machine_without_a_commit_leaves_it_out(monkeypatch):
 def test_the_commands_do_not_tell_what_bitsandbytes_lacks(command):
     words = [sys.executable, "-W", "ignore", "-m", *f"tests.benchmarks.{command}".split()]
     assert subprocess.run(words, cwd=run.FOLDER.parents[1], capture_output=True, text=True).stderr == ""
-
-
-def test_the_page(tmp_path):
-    folder = tmp_path / "benchmarks"
-    (folder / "full").mkdir(parents=True)
-    machine = {
-        "processor": "A",
-        "cores": 2,
-        "load": 0.5,
-        "python": "3",
-        "torch": "1",
-        "trl": "2",
-        "transformers": "3",
-        "peft": "4",
-    }
-    rows = {
-        "act_step": {
-            "rivals": {
-                "ours": {**result(2.0), "profile": {"aten::mm": 0.6, "aten::addmm": 0.2}},
-                "whole model": result(6.0),
-            },
-            "ratios": {"whole model": {"median": 3.0, "low": 2.9, "high": 3.1}},
-            "floor": {"operations": 8e9, "rate": {"median": 8e9}, "share": {"ours": 0.5, "whole model": 0.17}},
-        },
-        "growth": {"growth": {"layers": {"seconds": [1, 2, 6], "exponent": 1.3, "expected": 1.0}}},
-        "processes": {"processes": {"counts": [1, 2], "cpu": [4.0, 4.0], "wall": [4.0, 2.0]}},
-        "lint": {
-            "rivals": {
-                "10": {**result(5.0), "turns": 3},
-                "110": {**result(6.0), "turns": 3},
-                "1010": {**result(105.0, 7.0), "turns": 1},
-            }
-        },
-    }
-    rows["lint"]["machine"] = {**machine, "processor": "B"}
-    del rows["act_step"]["rivals"]["ours"]["peak"]
-    for name, row in rows.items():
-        (folder / "full" / f"{name}.json").write_text(json.dumps({"machine": machine, **row}))
-    text = page.write_page(folder).read_text()
-    assert "| whole model | 6 (6 to 6) | 6 (6 to 6) | 100 | 3 (2.9 to 3.1) | 0.17 |" in text
-    assert "Our time goes into matrix products 80%." in text
-    assert "`act_step` is farthest from its floor: 0.50." in text
-    assert "With *layers* the step grows by an exponent of 1.30, and 1.00 would do." in text
-    assert "| 1,010 rows | 105 (once) | 105 (once) | 7 |" in text
-    assert "| `lint` | 2.00 | 1 |" in text
-    assert "`lint` grows by an exponent of 2.00 with the rows" in text
-    assert "| CPU seconds of all processes | 4 | 4 | 0.00 | 0 |" in text
-    assert "| wall seconds | 4 | 2 | -1.00 | -1 on free cores |" in text
-    assert "Nobody has had a device yet." in text
-    assert "busy" not in text
-    assert "Machine, where a table names no other: A, 2 cores" in text
-    assert text.count("Measured on another machine: B.") == 1
-    assert text.count("| not recorded |") == 1
-    assert (folder / "ratios.png").stat().st_size > 1000
-
-
-def _results(tmp_path, size, rows):
-    folder = tmp_path / "benchmarks"
-    (folder / size).mkdir(parents=True)
-    machine = dict.fromkeys(("processor", "cores", "python", "torch", "trl", "transformers", "peft"), "1")
-    for name, (own, ratio) in rows.items():
-        other = {"cpu": ratio, "wall": ratio, "peak": 1.0}
-        row = {"rivals": {"ours": {"cpu": own, "wall": own, "peak": 1.0}, "other": other}, "ratios": {"other": ratio}}
-        (folder / size / f"{name}.json").write_text(json.dumps({"machine": {**machine, "load": None}, **row}))
-    return folder
-
-
-def test_each_table_says_which_spread_its_row_holds(tmp_path):
-    folder = _results(tmp_path, "full", {"act_step": (OLD, OLD), "kl_step": (NEW, NEW), "start": (NEW, NEW)})
-    text = page.write_page(folder).read_text()
-    one, two, three = (of.partition("\n\n## ")[0] for of in text.split("\n### ")[1:])
-    assert (
-        "CPU seconds (quartiles) | wall seconds (quartiles) | peak, MiB | times as long as ours (quartiles) |" in one
-    )
-    assert "| other | 3 (2.8 to 3.2) | 3 (2.8 to 3.2) | 1 | 3 (2.8 to 3.2) |" in one
-    assert (
-        "CPU seconds (all 5 turns) | wall seconds (all 5 turns) | peak, MiB | times as long as ours (all 5 turns) |"
-        in two
-    )
-    assert "| other | 3 (2 to 5) | 3 (2 to 5) | 1 | 3 (2 to 5) |" in two
-    assert "quartiles" not in two
-    assert "|  | CPU seconds (all 5 turns) | wall seconds (all 5 turns) | peak, MiB |" in three
-
-
-def test_a_row_of_one_turn_has_no_spread(tmp_path):
-    once = spread([1020.4])
-    text = page.write_page(_results(tmp_path, "full", {"act_step": (once, once)})).read_text()
-    assert "| other | 1,020 (once) | 1,020 (once) | 1 | 1,020 (once) |" in text
-
-
-def test_the_page_says_on_which_days_rows_were_measured():
-    first, last = ({"machine": {"date": date}} for date in ("2026-11-23", "2026-11-26"))
-    assert page._dates({"a": first, "b": first}) == " Measured on 2026-11-23, with the code of that time."
-    assert "from 2026-11-23 to 2026-11-26" in page._dates({"a": last, "b": first, "c": {"machine": {}}})
-    assert page._dates({"c": {"machine": {}}}) == ""
-
-
-def test_the_page_compares_processors(tmp_path):
-    folder = _results(tmp_path, "full", {"act_step": (NEW, NEW), "kl_step": (NEW, NEW)})
-    there = folder / "elsewhere" / "slow"
-    there.mkdir(parents=True)
-    row = json.loads((folder / "full" / "act_step.json").read_text())
-    row["machine"]["processor"] = "Slow"
-    row["ratios"]["other"] = spread([6.0, 7.0, 8.0])
-    row["floor"] = {"operations": 1.0, "rate": {"median": 3e9}, "share": {"ours": 0.25, "other": 0.1}}
-    (there / "act_step.json").write_text(json.dumps(row))
-    section = page.write_page(folder).read_text().partition("## On other processors")[2].partition("\n## ")[0]
-    assert "*There* is an earlier run on Slow, 1 cores, torch 1" in section
-    assert "It multiplies matrices at 3 to 3 GFLOP/s." in section
-    assert "| `act_step` | other | 3 (2 to 5) | 7 (6 to 8) |  | 0.25 |" in section
-    assert "kl_step" not in section
-
-
-@pytest.mark.parametrize(
-    ("second", "head", "cell"),
-    [(NEW, "all turns", "3 (2 to 5)"), (OLD, "quartiles", "3 (2.8 to 3.2)")],
-)
-def test_the_table_of_the_guard_says_which_spread_its_rows_hold(tmp_path, second, head, cell):
-    text = page.write_page(
-        _results(tmp_path, "quick", {"act_step": (NEW, NEW), "kl_step": (second, second)})
-    ).read_text()
-    assert f"| row | rival | times as long as ours ({head}) |" in text
-    assert f"| `act_step` | other | {cell} |" in text
-
-
-@pytest.mark.parametrize("second", [NEW, OLD])
-def test_the_picture_says_what_its_bars_are(tmp_path, monkeypatch, second):
-    said, set_xlabel = [], Axes.set_xlabel
-    monkeypatch.setattr(Axes, "set_xlabel", lambda axes, text: (said.append(text), set_xlabel(axes, text)))
-    page.write_page(_results(tmp_path, "full", {"act_step": (NEW, NEW), "kl_step": (second, second)}))
-    assert said[0].endswith("all turns)" if second == NEW else "quartiles)")
-
-
-@pytest.mark.parametrize(
-    ("wall", "said"), [(1.01, "The seconds include what the others did"), (1.2, "The seconds can hardly be")]
-)
-def test_the_page_says_that_other_processes_ran(wall, said):
-    of = {**result(2.0), "wall": {"median": 2.0 * wall, "low": 2.0, "high": 3.0}}
-    machine = dict.fromkeys(("processor", "cores", "python", "torch", "trl", "transformers", "peft"), "1")
-    rows = {"act_step": {"machine": {**machine, "load": 4.0}, "rivals": {"ours": of}}}
-    rows["engine_opct"] = {"machine": {**machine, "load": 9.0}, "rivals": {}}  # its own processes are a load, too
-    text = page._machine(rows)
-    assert "load up to 4" in text
-    assert said in text
-
-
-def test_other_pages_quote_what_was_measured():
-    results = page._read(run.FOLDER / "full")
-    for name in quotes.PAGES:
-        file = run.FOLDER.parent / name
-        assert quotes.made_page(file, results) == file.read_text(encoding="utf-8"), (
-            "run `tests.benchmarks.page.write_page`"
-        )
-
-
-def test_a_table_of_another_page_says_what_was_not_measured():
-    both = {"padding-free": result(2.0), "padded": result(5.0)}
-    assert "| BCT         | 5.00         | 2.00 (2.5 times as fast) | not measured |" in quotes.padding_table(
-        {"padding_bct": {"rivals": both}}
-    )
-    step = {"rivals": {"ours": result(2.0, peak=30.0), "TRL": result(8.0)}, "ratios": {"TRL": {"median": 4.04}}}
-    rows = quotes.sharing_table({"opct_step": step}).splitlines()
-    assert [cell.strip() for cell in rows[2].split("|")][1:-1] == [
-        "512 and 128, 8 rollouts of 64",
-        "8.00",
-        "2.00",
-        "4.0",
-        "0.30",
-    ]
-    assert rows[3].count("not measured") == 4
