@@ -34,12 +34,13 @@ DATA_DIR ?= ../shared/data
 reproduce: $(VENV)/.installed-dev $(VENV)/.installed-capability $(VENV)/.installed-model
 	$(BIN)/python -m tests.reproduce --data_dir $(DATA_DIR) $(if $(ONLY),--only $(ONLY))
 
-# docs/benchmarks.md: 60 to 95 minutes of two cores that do nothing else. Started again after a kill, it goes on. `make benchmark QUICK=1` takes
+# docs/benchmarks.md: about an hour of two cores that do nothing else. Started again after a kill, it goes on. `make benchmark QUICK=1` takes
 # five minutes, compares ratios with the committed ones and writes nothing. `make benchmark ONLY="act_step"` measures some rows.
 benchmark: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.benchmarks.run $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
 
-# The same page's section on GPUs, in pieces of under nine minutes. Started again after a kill, it goes on.
+# The same page's section on GPUs, in pieces of under nine minutes, and the page itself. Started again after a kill, it goes on. Without a
+# GPU, `.venv/bin/python -m tests.benchmarks.gpu --cpu` does a dry run.
 gpu: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.benchmarks.gpu $(if $(ONLY),--only $(ONLY))
 

@@ -1,5 +1,5 @@
 """
-Measures what needs an accelerator, in pieces of under nine minutes each.
+Measures what needs an accelerator, in pieces of under nine minutes each, and writes the page.
 
 ```bash
 python -m tests.benchmarks.gpu                      # all pieces that are missing (`make gpu`)
