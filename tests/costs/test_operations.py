@@ -136,9 +136,11 @@ def test_prompts_are_needed_whole_where_their_states_are_compared():
     assert with_states.step - of_pairs.step > 0
 
 
-def test_opct_is_counted_as_torch_counts_it():
-    model = make_model()
-    args = OnPolicyConsistencyConfig(output_dir="unused", use_cpu=True, bf16=False, num_generations=ROWS)
+def rollout_step(model, share):
+    """A step of the trainer's own loss on rollouts of one prompt."""
+    args = OnPolicyConsistencyConfig(
+        output_dir="unused", use_cpu=True, bf16=False, num_generations=ROWS, share_prefix=share
+    )
     loss = RolloutLoss(args, Reference(model, adapter_off=True))
     prompts = torch.arange(PROMPT).expand(ROWS, -1)
     completions = torch.arange(ROWS * ANSWER).view(ROWS, ANSWER)
@@ -151,6 +153,11 @@ def test_opct_is_counted_as_torch_counts_it():
 
     step()  # the first tries the ways of sharing
     model.zero_grad()
+    return step
+
+
+def test_opct_is_counted_as_torch_counts_it():
+    model = make_model()
     setup = Setup(("opct",), PROMPT + ANSWER, ANSWER, ROWS, num_generations=ROWS)
     # In the last block of the prompts, whose output nobody reads, attention runs as a whole, and one token.
     shapes, one = Shapes.of(model), Segment(1, 0, 1)
@@ -160,7 +167,21 @@ def test_opct_is_counted_as_torch_counts_it():
         for with_adapter in (False, True)
     )
     unread = of_one + 2 * 2 * shapes.attention * ((PROMPT - 1) ** 2 - 1)
-    assert counted(step) == count_step(model, setup, dense=True).step + unread
+    assert counted(rollout_step(model, True)) == count_step(model, setup, dense=True).step + unread
+
+
+def test_opct_that_shares_nothing_is_counted_as_torch_counts_it():
+    """Each rollout has its prompt computed for itself, by the student and by the reference. It counted as if shared."""
+    model = make_model()
+    setup = Setup(("opct",), PROMPT + ANSWER, ANSWER, ROWS, num_generations=ROWS, share_prefix=False)
+    needed = count_step(model, setup, dense=True)
+    # Attention maps that are computed, and not needed: prompts do not see their rollouts, and in the last block nobody reads them.
+    shapes, length = Shapes.of(model), PROMPT + ANSWER - 1
+    entries = 2 * (PROMPT - 1) * ANSWER + length**2 - ANSWER * length
+    unread = 4 * 2 * shapes.attention * ROWS * entries  # by two passes, and twice as much in the backward pass
+    assert counted(rollout_step(model, False)) == needed.step + unread
+    alone = Setup(("opct",), PROMPT + ANSWER, ANSWER, ROWS, num_generations=1)
+    assert needed == count_step(model, alone, dense=True)
 
 
 @pytest.mark.parametrize(

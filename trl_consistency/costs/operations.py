@@ -6,7 +6,7 @@ attention and the head; all else is small beside them. These are not counted:
 
 - what gradient checkpointing or a fused kernel computes a second time,
 - padding, and the half of an attention map that a causal mask hides,
-- a prompt that several rollouts share, after its first time,
+- a prompt that several rollouts share, after its first time (unless `share_prefix` is off),
 - what nothing reads: a text's last token, and in the last block all but the keys and values of prompts whose states are
   not compared. (Where states are compared, they are taken to be those of whole prompts.)
 
@@ -188,7 +188,8 @@ def _segments(setup: Setup) -> tuple[list[Segment], int]:
     if not setup.answer or {*setup.method} & OF_PROMPTS:
         return [Segment(rows, 0, setup.max_length)], rows * setup.answer
     # A prompt's last token predicts an answer's first, and the last token of an answer predicts nothing.
-    prompts = Segment(setup.num_prompts, 0, setup.prompt - 1, only_cached=True)
+    num_prompts = setup.num_prompts if setup.share_prefix else rows
+    prompts = Segment(num_prompts, 0, setup.prompt - 1, only_cached=True)
     return [prompts, Segment(rows, setup.prompt - 1, setup.answer)], rows * setup.answer
 
 
