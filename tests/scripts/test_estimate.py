@@ -1,6 +1,7 @@
 """`trl-consistency estimate`: parameters against real models, and what it prints and refuses."""
 
 import json
+import sys
 from dataclasses import replace
 
 import pytest
@@ -15,10 +16,10 @@ from tests.helpers.models import make_model
 from trl_consistency.cli import main as cli
 from trl_consistency.config.consistency_config import ConsistencyConfig
 from trl_consistency.config.on_policy_consistency_config import OnPolicyConsistencyConfig
-from trl_consistency.costs.memory import largest_batch, measure_memory
+from trl_consistency.costs.memory import Memory, largest_batch, measure_memory
 from trl_consistency.costs.setup import Setup, make_outline, quantized_weights
 from trl_consistency.models.quantization import packed_weights
-from trl_consistency.scripts.estimate import EstimateArguments
+from trl_consistency.scripts.estimate import EstimateArguments, describe
 from trl_consistency.scripts.recipes import recipes_dir
 
 
@@ -114,7 +115,8 @@ def test_the_largest_batch_that_is_looked_for_is_said_to_be_a_bound(config_dir, 
         "true",
     )
     groups = ("--num_generations", 3, "--per_device_train_batch_size", 3)
-    assert "largest batch in 10000 GiB: 1023 or more\n" in estimate(capsys, config_dir, *words, *groups)
+    expected = "largest batch in 10000 GiB: 1,023 rollouts or more (`--per_device_train_batch_size`)\n"
+    assert expected in estimate(capsys, config_dir, *words, *groups)
     found = json.loads(estimate(capsys, config_dir, *words, *groups, "--json"))
     assert (found["largest_batch"], found["larger_may_fit"]) == (1023, True)
 
@@ -162,11 +164,14 @@ def test_operations_are_those_of_the_step_that_is_printed(capsys, config_dir):
     found = json.loads(estimate(capsys, config_dir, *words, "--json"))
     assert found["operations"] == {name: 4 * of for name, of in one["operations"].items()}
     assert found["seconds"] == pytest.approx(4 * one["seconds"])
-    shown = f"A step needs {found['operations']['step'] / 1e12:.3g} TFLOP: {found['seconds']:.3g} s"
-    assert shown in estimate(capsys, config_dir, *words)
+    shown = estimate(capsys, config_dir, *words)
+    assert f"A step needs {found['operations']['step'] / 1e12:.3g} TFLOP.\n" in shown
+    assert f"It takes {found['seconds']:.3g} s at 0.4 (`--utilisation`) of 0.01 TFLOP/s.\n" in shown
 
 
-def test_progress_counts_blocks(capsys, config_dir):
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_progress_counts_blocks_on_a_terminal(capsys, config_dir, monkeypatch, is_terminal):
+    """In a file, each of its updates would be one more line."""
     options = (
         "--max_length",
         64,
@@ -177,17 +182,111 @@ def test_progress_counts_blocks(capsys, config_dir):
         "--gradient_accumulation_steps",
         4,
     )
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
     cli(["estimate", str(config_dir), "--method", "bct", *map(str, options)])
     shown = capsys.readouterr().err
     # Two micro-batches of a model of two blocks. The others are like the second.
-    assert "4 blocks" in shown.split("Tracing a training step (no weights are loaded): ")[-1]
+    assert ("4 blocks" in shown.split("Tracing a training step (no weights are loaded): ")[-1]) is is_terminal
+    assert ("Tracing" in shown) is is_terminal
+
+
+OPCT = ("--method", "opct", "--max_completion_length", 16, "--use_peft")
 
 
 def test_text(capsys, config_dir):
-    words = ("--method", "opct", "--max_length", 64, "--max_completion_length", 16, "--use_peft", "--memory", 0.02)
-    shown = estimate(capsys, config_dir, *words)
-    for line in ("weights", "reference", "rollouts", "in all", "largest batch in 0.02 GiB:", "TFLOP"):
+    shown = estimate(capsys, config_dir, *OPCT, "--max_length", 64, "--memory", 0.02)
+    for line in ("weights", "reference", "rollouts", "while sampling", "largest batch in 0.02 GiB:", "TFLOP"):
         assert line in shown
+    assert "in all" not in shown
+    assert "give 1 to 2 GiB less than the device has" in shown
+    pairs = estimate(capsys, config_dir, "--max_length", 64, "--max_completion_length", 16)
+    assert "in all" in pairs
+    for line in ("while", "rollouts", "less than the device has"):
+        assert line not in pairs
+
+
+@pytest.mark.parametrize(("sampled", "peak"), [("1", "training"), ("64", "sampling")])
+def test_the_larger_phase_is_the_peak(capsys, config_dir, sampled, peak):
+    words = (*OPCT, "--max_length", 512, "--gradient_accumulation_steps", 64, "--num_generations", 1)
+    words += ("--rollout_batch_size", sampled) if sampled == "1" else ()
+    memory = json.loads(estimate(capsys, config_dir, *words, "--json"))["memory"]
+    held = sum(memory[name] for name in ("weights", "reference", "adapter", "optimizer"))
+    assert memory["while_sampling"] == held + memory["sampling"]
+    assert memory["while_training"] == held + memory["gradients"] + memory["activations"]
+    assert memory["total"] == memory[f"while_{peak}"] == max(memory["while_sampling"], memory["while_training"])
+    shown = estimate(capsys, config_dir, *words)
+    assert [line.split()[1] for line in shown.splitlines() if "the peak: opct, 8 rollouts of 512 tokens" in line] == [
+        peak
+    ]
+    assert f"while sampling; {memory['cache'] / 2**30:.2f} GiB of it is the KV cache" in shown
+
+
+def test_pairs_have_no_phase_of_sampling(capsys, config_dir):
+    words = ("--max_length", 64, "--max_completion_length", 16, "--json")
+    memory = json.loads(estimate(capsys, config_dir, *words))["memory"]
+    assert memory["while_sampling"] is None
+    assert memory["while_training"] == memory["total"]
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ((), ["q_proj", "v_proj"]),
+        (("--lora_target_modules", "k_proj"), ["k_proj"]),
+        (
+            ("--lora_target_modules", "all-linear"),
+            ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"],
+        ),
+    ],
+)
+def test_the_adapter_is_named(capsys, config_dir, given, names):
+    """Without named layers, PEFT chooses few of them. The recipes name all."""
+    words = ("--max_length", 64, "--max_completion_length", 16, "--use_peft", "--lora_r", 4, *given)
+    assert f"LoRA, r = 4, on {', '.join(names)}\n" in estimate(capsys, config_dir, *words)
+    setup = json.loads(estimate(capsys, config_dir, *words, "--json"))["setup"]
+    assert setup["lora_target_modules"] == names
+    assert (setup["model_name_or_path"], setup["model_type"]) == (str(config_dir), "qwen3")
+    assert (setup["use_peft"], setup["lora_r"]) == (True, 4)
+
+
+def test_without_an_adapter_none_is_named(capsys, config_dir):
+    words = ("--max_length", 64, "--max_completion_length", 16)
+    assert "none: all weights are trained" in estimate(capsys, config_dir, *words)
+    setup = json.loads(estimate(capsys, config_dir, *words, "--json"))["setup"]
+    assert (setup["use_peft"], setup["lora_r"], setup["lora_target_modules"]) == (False, None, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "tries"),
+    [
+        ((), "`--use_peft`, `--dtype bfloat16`, a lower `--max_length`"),
+        (("--use_peft",), "`--dtype bfloat16`, `--load_in_4bit`, a lower `--max_length`"),
+        (
+            ("--use_peft", "--load_in_4bit", "--gradient_checkpointing", "false"),
+            "`--dtype bfloat16`, `--gradient_checkpointing true`, a lower `--max_length`",
+        ),
+        (
+            ("--use_peft", "--load_in_4bit", "--dtype", "bfloat16", "--method", "opct"),
+            "a lower `--num_generations`, a lower `--max_length`",
+        ),
+        (("--use_peft", "--load_in_4bit", "--dtype", "bfloat16"), "a lower `--max_length`"),
+    ],
+)
+def test_what_to_try_if_no_batch_fits(capsys, config_dir, given, tries):
+    words = ("--max_length", 64, "--max_completion_length", 16, "--memory", 0.0001, *given)
+    assert f"largest batch in 0.0001 GiB: none fits. Try {tries}.\n" in estimate(capsys, config_dir, *words)
+
+
+def test_large_numbers_have_no_exponents(capsys, config_dir):
+    shown = {"setup": {"dtype": "float32"}, "not_counted": "", "seconds": 178.96}
+    shown["memory"] = dict.fromkeys(Memory.__dataclass_fields__, 1)
+    shown["operations"] = {"step": 70_812e12, "sampling": 22_600e12}
+    text = describe(EstimateArguments("model", 1024, method=["opct"], tflops=989), shown)
+    assert "A step needs 70,812 TFLOP, and sampling its rollouts 22,600 more.\n" in text
+    assert (
+        "It takes 179 s at 0.4 (`--utilisation`) of 989 TFLOP/s. This is without sampling, which may take longer.\n"
+        in text
+    )
 
 
 def test_defaults_are_the_trainers():

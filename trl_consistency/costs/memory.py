@@ -40,10 +40,23 @@ class Memory:
     sampling: int  # at the peak of sampling, the cache included
 
     @property
+    def while_training(self) -> int:
+        """The most in the step itself."""
+        return self._held + self.gradients + self.activations
+
+    @property
+    def while_sampling(self) -> int:
+        """The most while rollouts are sampled: before the step, with no gradients or activations in memory."""
+        return self._held + self.sampling
+
+    @property
     def total(self) -> int:
-        """The most at one time: rollouts are sampled before the step, with nothing of it in memory."""
-        held = self.weights + self.reference + self.adapter + self.optimizer
-        return held + max(self.gradients + self.activations, self.sampling)
+        """The most at one time."""
+        return max(self.while_training, self.while_sampling)
+
+    @property
+    def _held(self) -> int:
+        return self.weights + self.reference + self.adapter + self.optimizer
 
 
 def measure_memory(outline: nn.Module, setup: Setup) -> Memory:

@@ -146,7 +146,15 @@ def main(args: EstimateArguments) -> dict[str, Any]:
     outline = make_outline(folder, config, peft_config, attention)
     with _counted_blocks(outline), _traced(args.model_name_or_path):
         memory = measure_memory(outline, setup)
-        found: dict[str, Any] = {"setup": vars(setup), "memory": {**vars(memory), "total": memory.total}}
+        found: dict[str, Any] = {
+            "setup": {**vars(setup), **_subject(args, config, outline)},
+            "memory": {
+                **vars(memory),
+                "while_sampling": memory.while_sampling if setup.is_opct else None,
+                "while_training": memory.while_training,
+                "total": memory.total,
+            },
+        }
         if args.memory is not None:
             found["largest_batch"] = largest_batch(outline, setup, int(args.memory * GIB))
             unit = setup.rollouts_per_prompt
@@ -203,10 +211,27 @@ def _setup(args: EstimateArguments, config: PreTrainedConfig) -> Setup:
     return Setup(tuple(args.method), **same_values, dtype=dtype, bf16=bf16, layers=layers)
 
 
+def _subject(args: EstimateArguments, config: PreTrainedConfig, outline: Any) -> dict[str, Any]:
+    """What is trained: the model, and its adapter with the layers that get one."""
+    names = {name.rpartition(".")[2] for name in getattr(outline, "targeted_module_names", ())}
+    return {
+        "model_name_or_path": args.model_name_or_path,
+        "model_type": config.model_type,
+        "use_peft": args.use_peft,
+        "lora_r": args.lora_r if args.use_peft else None,
+        "lora_target_modules": sorted(names) if args.use_peft else None,
+    }
+
+
 @contextmanager
 def _counted_blocks(outline: nn.Module) -> Iterator[None]:
-    """Shows how many blocks have run: those of a hybrid take seconds each. How many there will be is not known."""
-    with tqdm(desc="Tracing a training step (no weights are loaded)", unit=" blocks") as bar, ExitStack() as hooks:
+    """
+    Shows on a terminal how many blocks have run: those of a hybrid take seconds each. How many there will be is not known.
+    """
+    with (
+        tqdm(desc="Tracing a training step (no weights are loaded)", unit=" blocks", disable=None) as bar,
+        ExitStack() as hooks,
+    ):
 
         def count(*_: Any) -> None:
             bar.update()
@@ -265,45 +290,81 @@ def _check(args: EstimateArguments, setup: Setup) -> None:
 
 def describe(args: EstimateArguments, found: dict[str, Any]) -> str:
     """Returns the costs, for a terminal."""
-    memory = Memory(**{name: of for name, of in found["memory"].items() if name != "total"})
+    memory = Memory(**{name: found["memory"][name] for name in Memory.__dataclass_fields__})
+    is_opct = "opct" in args.method
     reference = "the same weights, the adapter off" if args.use_peft else "a copy of the weights"
     if args.method == ["bct"]:
         reference = "its answers are made before"
     dtype = "4 bits (NF4)" if args.load_in_4bit else found["setup"]["dtype"]
     kept = "computed again in the backward pass" if args.gradient_checkpointing else "kept for the backward pass"
+    adapter = "none: all weights are trained"
+    if args.use_peft:
+        adapter = f"LoRA, r = {args.lora_r}, on {', '.join(found['setup']['lora_target_modules'])}"
+    rows = f"{args.per_device_train_batch_size:,} {'rollouts' if is_opct else 'rows'} of {args.max_length:,} tokens"
+    step = f"{', '.join(args.method)}, {rows}, one device"
     lines = [
-        ("weights", memory.weights, f"{memory.parameters:,} parameters with the adapter's, {dtype}"),
+        ("weights", memory.weights, f"{memory.parameters:,} parameters{' with the adapter' * args.use_peft}, {dtype}"),
         ("reference", memory.reference, reference),
-        ("adapter", memory.adapter, f"LoRA, r = {args.lora_r}" if args.use_peft else "none: all weights are trained"),
+        ("adapter", memory.adapter, adapter),
         ("optimizer", memory.optimizer, f"{args.optim}, of {memory.trained:,} trained parameters"),
-        ("gradients", memory.gradients, ""),
-        ("activations", memory.activations, f"at their peak; blocks are {kept}"),
+        ("gradients", memory.gradients, "while training" if is_opct else ""),
+        ("activations", memory.activations, f"at their peak{' while training' * is_opct}; blocks are {kept}"),
         *([("  logits", memory.logits, "of these, where the head is at its peak")] if memory.logits else []),
     ]
-    if "opct" in args.method:
-        lines.append(("rollouts", memory.sampling, f"before the step, {memory.cache / GIB:.2f} of it keys and values"))
-    shown = [f"{name:12} {size / GIB:9.2f} GiB   {words}".rstrip() for name, size, words in lines]
-    rows = f"{args.per_device_train_batch_size} rows of {args.max_length} tokens"
-    shown.append(f"{'in all':12} {memory.total / GIB:9.2f} GiB   {', '.join(args.method)}, {rows}, one device")
+    if is_opct:
+        cache = f"while sampling; {memory.cache / GIB:.2f} GiB of it is the KV cache"
+        phases = ("while sampling", memory.while_sampling), ("while training", memory.while_training)
+        peak = max(phases, key=lambda phase: phase[1])
+        lines.append(("rollouts", memory.sampling, cache))
+        lines += [(*phase, f"the peak: {step}" if phase is peak else "") for phase in phases]
+    else:
+        lines.append(("in all", memory.total, step))
+    shown = [f"{name:14} {size / GIB:9.2f} GiB   {words}".rstrip() for name, size, words in lines]
     if "largest_batch" in found:
-        batch = found["largest_batch"] or "none"
-        batch = f"{batch} or more" if found["larger_may_fit"] else batch
-        shown.append(f"largest batch in {args.memory:g} GiB: {batch}")
-    shown.append(_describe_operations(args, found))
-    shown.append("Not in it: what the libraries and the device's driver take, fragmentation, and unequal rows.")
+        shown.append(_describe_batch(args, found))
+    shown += _describe_operations(args, found)
+    missing = "Not in it: what the libraries and the device's driver take, fragmentation, and unequal rows"
+    advice = "" if args.memory is None else ". For these, give 1 to 2 GiB less than the device has as `--memory`"
+    shown.append(f"{missing}{advice}.")
     return "\n".join(shown)
 
 
-def _describe_operations(args: EstimateArguments, found: dict[str, Any]) -> str:
+def _describe_batch(args: EstimateArguments, found: dict[str, Any]) -> str:
+    """Returns the largest batch and its option. If there is none, the options that take less and are not used yet."""
+    where = f"largest batch in {args.memory:g} GiB"
+    if found["largest_batch"]:
+        unit = "rollouts" if "opct" in args.method else "rows"
+        more = " or more" * found["larger_may_fit"]
+        return f"{where}: {found['largest_batch']:,} {unit}{more} (`--per_device_train_batch_size`)"
+    tries = {
+        "`--use_peft`": not args.use_peft,
+        "`--dtype bfloat16`": found["setup"]["dtype"] == "float32",
+        "`--load_in_4bit`": args.use_peft and not args.load_in_4bit,
+        "`--gradient_checkpointing true`": not args.gradient_checkpointing,
+        "a lower `--num_generations`": "opct" in args.method and args.num_generations > 1,
+        "a lower `--max_length`": True,
+    }
+    return f"{where}: none fits. Try {', '.join(name for name, helps in tries.items() if helps)}."
+
+
+def _describe_operations(args: EstimateArguments, found: dict[str, Any]) -> list[str]:
     if found["operations"] is None:
-        return f"Operations are not counted: {found['not_counted']}."
-    words = f"A step needs {found['operations']['step'] / 1e12:.3g} TFLOP"
-    if "opct" in args.method:
-        sampling = found["operations"]["sampling"] / 1e12
-        words += f", its rollouts {sampling:.3g} more (sampling waits for memory, so no seconds are given for it)"
+        return [f"Operations are not counted: {found['not_counted']}."]
+    is_opct = "opct" in args.method
+    words = f"A step needs {_number(found['operations']['step'] / 1e12)} TFLOP"
+    if is_opct:
+        words += f", and sampling its rollouts {_number(found['operations']['sampling'] / 1e12)} more"
+    shown = [f"{words}."]
     if "seconds" in found:
-        words += f": {found['seconds']:.3g} s at {args.utilisation:g} of {args.tflops:g} TFLOP/s"
-    return f"{words}."
+        rate = f"{args.utilisation:g} (`--utilisation`) of {args.tflops:g} TFLOP/s"
+        sampling = " This is without sampling, which may take longer." * is_opct
+        shown.append(f"It takes {_number(found['seconds'])} s at {rate}.{sampling}")
+    return shown
+
+
+def _number(value: float) -> str:
+    """Returns three digits of a number, or all that are before its point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def flags_of_recipe(args: Sequence[str], config: Mapping[str, Any], prog: str) -> list[str]:
