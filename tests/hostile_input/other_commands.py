@@ -464,6 +464,45 @@ CASES: list[Case] = [
         lambda room: cli(["estimate", str(room.model_dir), "--method", "opct", "--max_length", "1025"]),
     ),
     Case(
+        "estimate of a recipe without a length",
+        "`estimate`: a recipe that does not say how long its rows are",
+        "…recipe.yaml sets no `max_length`, which the costs depend on: give it beside the recipe.",
+        lambda room: cli(
+            ["estimate", str(room.model_dir), "--recipe", str(room.file("recipe.yaml", "method: [bct]\n"))]
+        ),
+    ),
+    Case(
+        "estimate of a recipe without a model",
+        "`estimate`: a recipe that names no model",
+        "…recipe.yaml sets no `model_name_or_path`, which the costs depend on: give it beside the recipe.",
+        lambda room: cli(["estimate", "--recipe", str(room.file("recipe.yaml", "max_length: 64\n"))]),
+    ),
+    Case(
+        "recipe as the model",
+        "`estimate`: a recipe in the place of the model",
+        "…recipe.yaml is a recipe, and a model stands first: give it as `recipe`.",
+        lambda room: cli(["estimate", str(room.file("recipe.yaml", "max_length: 64\n")), "--memory", "24"]),
+    ),
+    Case(
+        "estimate of no folder",
+        "`estimate`: a folder that is not there",
+        "There is no folder …gone: give a model, its folder, or its config.json.",
+        lambda room: cli(["estimate", str(room.path / "gone"), "--max_length", "64"]),
+    ),
+    Case(
+        "estimate of a model that cannot be reached",
+        "`estimate`: a model that cannot be downloaded",
+        "nobody/nothing is no folder here, and cannot be loaded from the Hub (…). Where the Hub cannot be reached, download the model's "
+        "config.json elsewhere, and give its path.",
+        lambda room: cli(["estimate", "nobody/nothing", "--max_length", "64"]),
+    ),
+    Case(
+        "config.json without a type",
+        "`estimate`: a config.json that does not say of what kind the model is",
+        '…config.json cannot be loaded: config.json has no `model_type`, which says what kind of model it is. Add it, for example `"qwen3"`.',
+        lambda room: cli(["estimate", str(room.file("config.json", "{}")), "--max_length", "64"]),
+    ),
+    Case(
         "pairs of bytes",
         "`pairs`: a column of bytes to keep",
         "`picture` holds bytes, which JSON cannot hold: leave the column out, or write it as text.",

@@ -345,6 +345,14 @@ def test_a_missing_config_is_named():
         cli(["estimate", "nothing.json", "--max_length", "1024"])
 
 
+def test_flash_attention_is_counted_as_sdpa(config_dir, capsys):
+    """Its package was asked for, and nothing is run here."""
+    words = ("--max_length", 64, "--max_completion_length", 16, "--use_peft", "--json")
+    with pytest.warns(UserWarning, match="`attn_implementation` is flash_attention_2, which is counted as `sdpa`"):
+        found = json.loads(estimate(capsys, config_dir, *words, "--attn_implementation", "flash_attention_2"))
+    assert found == json.loads(estimate(capsys, config_dir, *words))
+
+
 def test_no_weights_are_made(config_dir, monkeypatch):
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", None)
     outline = outline_of(config_dir)

@@ -166,7 +166,12 @@ def load_config(
                 f"{model} contains Python code (`auto_map` in config.json), which is not run. If you trust it, set "
                 "`trust_remote_code: true`."
             ) from None
-        reason = fault_in(Path(model) / CONFIG_NAME) or one_line(error)
+        file = Path(model) if os.path.isfile(model) else Path(model) / CONFIG_NAME
+        reason = fault_in(file) or one_line(error)
+        if (content := object_in(file)) is not None and "model_type" not in content:
+            reason = (
+                f'{file.name} has no `model_type`, which says what kind of model it is. Add it, for example `"qwen3"`.'
+            )
         raise ConsistencyError(f"{model} cannot be loaded: {reason}") from None
     if not trust_remote_code:
         _check_kernels(model, config)

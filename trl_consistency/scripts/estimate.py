@@ -16,6 +16,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
 from torch import nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedConfig
@@ -74,7 +76,9 @@ class EstimateArguments(CommandArguments):
     )
     model_revision: str | None = option(None, help="Revision of the model.")
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = option("float32", help="Dtype of the weights.")
-    attn_implementation: str | None = option(None, help="Attention implementation. `attct` needs `eager`.")
+    attn_implementation: str | None = option(
+        None, help="Attention implementation. `attct` needs `eager`; FlashAttention is counted as `sdpa`."
+    )
     load_in_4bit: bool = option(False, help="Whether the weights are quantized to NF4.")
     use_bnb_nested_quant: bool = option(False, help="Whether the scales of quantized weights are quantized too.")
     use_peft: bool = option(False, help="Whether a LoRA adapter is trained, instead of all weights.")
@@ -140,10 +144,9 @@ def main(args: EstimateArguments) -> dict[str, Any]:
             f"{setup.prompt} tokens, more than the model's context of {context}, which training refuses. Lower it."
         )
     peft_config = adapter_of(_model_config(args))
-    attention = "eager" if "attct" in args.method else args.attn_implementation
     name = resolve_model(args.model_name_or_path)
     folder = os.path.dirname(os.path.abspath(name)) if name.endswith(".json") else name
-    outline = make_outline(folder, config, peft_config, attention)
+    outline = make_outline(folder, config, peft_config, _attention(args))
     with _counted_blocks(outline), _traced(args.model_name_or_path):
         memory = measure_memory(outline, setup)
         found: dict[str, Any] = {
@@ -173,20 +176,48 @@ def main(args: EstimateArguments) -> dict[str, Any]:
 
 def _read_config(args: EstimateArguments) -> PreTrainedConfig:
     name = resolve_model(args.model_name_or_path)
-    if name.endswith(".json") and not os.path.isfile(name):
-        raise ConsistencyError(f"There is no file {name}: give a model, its folder, or its config.json.")
+    is_file = name.endswith(".json")
+    if (is_file and not os.path.isfile(name)) or not (os.path.exists(name) or _may_be_on_hub(name)):
+        what = "file" if is_file else "folder"
+        raise ConsistencyError(f"There is no {what} {name}: give a model, its folder, or its config.json.")
     if args.model_revision and os.path.exists(name):
         raise ConsistencyError(
             f"`model_revision` is {args.model_revision}, but {args.model_name_or_path} is not on the Hub, and has no revisions. "
             "Leave it out."
         )
-    config = load_config(name, args.model_revision)
+    try:
+        config = load_config(name, args.model_revision)
+    except ConsistencyError as error:
+        if os.path.exists(name) or not isinstance(error.__context__, OSError):
+            raise
+        reason = one_line(error.__context__).rstrip(".")
+        raise ConsistencyError(
+            f"{name} is no folder here, and cannot be loaded from the Hub ({reason}). Where the Hub cannot be reached, download the "
+            "model's config.json elsewhere, and give its path."
+        ) from None
     if getattr(config, "quantization_config", None):
         raise ConsistencyError(
             f"{name} is quantized, and the memory of its weights is not known here. Name the model before quantization, with "
             "`load_in_4bit: true` for 4 bits."
         )
     return config
+
+
+def _may_be_on_hub(name: str) -> bool:
+    with suppress(HFValidationError):
+        validate_repo_id(name)
+        return True
+    return False
+
+
+def _attention(args: EstimateArguments) -> str | None:
+    """Returns the attention that is counted. FlashAttention needs a package, and a GPU to run on."""
+    if "attct" in args.method:
+        return "eager"
+    if args.attn_implementation is None or "flash" not in args.attn_implementation:
+        return args.attn_implementation
+    warnings.warn(f"`attn_implementation` is {args.attn_implementation}, which is counted as `sdpa`.")
+    return "sdpa"
 
 
 def _model_config(args: EstimateArguments) -> ModelConfig:
@@ -407,6 +438,9 @@ def flags_of_recipe(args: Sequence[str], config: Mapping[str, Any], prog: str) -
             "The costs of DPO are not computed."
         )
     options.setdefault("method", "bct" if on_policy.isdisjoint(options) else "opct")
+    for name in ("model_name_or_path", "max_length"):
+        if name not in typed and options.get(name) is None:
+            raise ConsistencyError(f"{path} sets no `{name}`, which the costs depend on: give it beside the recipe.")
     found = []
     for name in (declared.name for declared in fields(EstimateArguments)):
         if options.get(name) is not None and name not in typed:
@@ -419,6 +453,8 @@ def with_model_named(args: Sequence[str]) -> list[str]:
     """Returns the arguments with the name of the option for a model that stands first."""
     if not args or args[0].startswith("-"):
         return list(args)
+    if args[0].endswith((".yaml", ".yml")):
+        raise ConsistencyError(f"{args[0]} is a recipe, and a model stands first: give it as `recipe`.")
     if "model_name_or_path" in named_in(args):
         raise ConsistencyError(
             f"The model is given twice, as {args[0]} and in `model_name_or_path`: keep one of them."
