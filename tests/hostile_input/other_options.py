@@ -75,6 +75,10 @@ OPTIONS: dict[str, dict[tuple[str, str], str]] = {
             "model_revision",
             "v1",
         ): "`model_revision` is v1, but … is not on the Hub, and has no revisions. Leave it out.",
+        (
+            "learning_rate",
+            "1e-4",
+        ): "unknown flag: `--learning_rate`. It is an option of trainings that is not counted here: leave it out.",
         ("layers", "1"): "`layers` is for act, attct and mlpct, and `method` is bct. Leave it out.",
     },
     "evaluate": {

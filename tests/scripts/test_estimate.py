@@ -19,7 +19,8 @@ from trl_consistency.config.on_policy_consistency_config import OnPolicyConsiste
 from trl_consistency.costs.memory import Memory, largest_batch, measure_memory
 from trl_consistency.costs.setup import Setup, make_outline, quantized_weights
 from trl_consistency.models.quantization import packed_weights
-from trl_consistency.scripts.estimate import EstimateArguments, describe
+from trl_consistency.scripts.estimate import EstimateArguments
+from trl_consistency.scripts.estimate_view import describe
 from trl_consistency.scripts.recipes import recipes_dir
 
 

@@ -25,7 +25,7 @@ from trl import ModelConfig
 
 from ..config.consistency_config import METHODS, check_methods
 from ..config.options import SHARE, CommandArguments, above, at_least, check_ranges, option, refuse_unused, with_help
-from ..costs.memory import LARGEST_BATCH, OPTIMIZERS, Memory, largest_batch, measure_memory
+from ..costs.memory import LARGEST_BATCH, OPTIMIZERS, largest_batch, measure_memory
 from ..costs.operations import count_step, uncounted
 from ..costs.setup import DTYPES, Setup, make_outline
 from ..errors import ConsistencyError, ends_with_message, one_line
@@ -34,6 +34,7 @@ from ..models.embedded_models import resolve_model
 from ..passes.blocks import find_blocks
 from ..trainer.run.data_checks import is_model_of_template
 from ..upstream import old_names_allowed
+from .estimate_view import GIB, describe
 from .json_output import one_object
 from .model_options import adapter_of, check_switched_on
 from .option_check import ON_POLICY, PAIRED, from_home
@@ -41,8 +42,6 @@ from .parser import StrictParser, as_mapping, named_in
 from .quick_answers import source_check
 from .sources import read_options
 
-
-GIB = 1 << 30
 
 # Options of a training that change what a step takes, and that are not options here
 NOT_COUNTED = (
@@ -317,85 +316,6 @@ def _check(args: EstimateArguments, setup: Setup) -> None:
         raise ConsistencyError(f"`layers` is for act, attct and mlpct, and `method` is {method}. Leave it out.")
     if "attct" in args.method and args.attn_implementation not in (None, "eager"):
         raise ConsistencyError("`attct` needs `attn_implementation: eager`, which forms attention maps.")
-
-
-def describe(args: EstimateArguments, found: dict[str, Any]) -> str:
-    """Returns the costs, for a terminal."""
-    memory = Memory(**{name: found["memory"][name] for name in Memory.__dataclass_fields__})
-    is_opct = "opct" in args.method
-    reference = "the same weights, the adapter off" if args.use_peft else "a copy of the weights"
-    if args.method == ["bct"]:
-        reference = "its answers are made before"
-    dtype = "4 bits (NF4)" if args.load_in_4bit else found["setup"]["dtype"]
-    kept = "computed again in the backward pass" if args.gradient_checkpointing else "kept for the backward pass"
-    adapter = "none: all weights are trained"
-    if args.use_peft:
-        adapter = f"LoRA, r = {args.lora_r}, on {', '.join(found['setup']['lora_target_modules'])}"
-    rows = f"{args.per_device_train_batch_size:,} {'rollouts' if is_opct else 'rows'} of {args.max_length:,} tokens"
-    step = f"{', '.join(args.method)}, {rows}, one device"
-    lines = [
-        ("weights", memory.weights, f"{memory.parameters:,} parameters{' with the adapter' * args.use_peft}, {dtype}"),
-        ("reference", memory.reference, reference),
-        ("adapter", memory.adapter, adapter),
-        ("optimizer", memory.optimizer, f"{args.optim}, of {memory.trained:,} trained parameters"),
-        ("gradients", memory.gradients, "while training" if is_opct else ""),
-        ("activations", memory.activations, f"at their peak{' while training' * is_opct}; blocks are {kept}"),
-        *([("  logits", memory.logits, "of these, where the head is at its peak")] if memory.logits else []),
-    ]
-    if is_opct:
-        cache = f"while sampling; {memory.cache / GIB:.2f} GiB of it is the KV cache"
-        phases = ("while sampling", memory.while_sampling), ("while training", memory.while_training)
-        peak = max(phases, key=lambda phase: phase[1])
-        lines.append(("rollouts", memory.sampling, cache))
-        lines += [(*phase, f"the peak: {step}" if phase is peak else "") for phase in phases]
-    else:
-        lines.append(("in all", memory.total, step))
-    shown = [f"{name:14} {size / GIB:9.2f} GiB   {words}".rstrip() for name, size, words in lines]
-    if "largest_batch" in found:
-        shown.append(_describe_batch(args, found))
-    shown += _describe_operations(args, found)
-    missing = "Not in it: what the libraries and the device's driver take, fragmentation, and unequal rows"
-    advice = "" if args.memory is None else ". For these, give 1 to 2 GiB less than the device has as `--memory`"
-    shown.append(f"{missing}{advice}.")
-    return "\n".join(shown)
-
-
-def _describe_batch(args: EstimateArguments, found: dict[str, Any]) -> str:
-    """Returns the largest batch and its option. If there is none, the options that take less and are not used yet."""
-    where = f"largest batch in {args.memory:g} GiB"
-    if found["largest_batch"]:
-        unit = "rollouts" if "opct" in args.method else "rows"
-        more = " or more" * found["larger_may_fit"]
-        return f"{where}: {found['largest_batch']:,} {unit}{more} (`--per_device_train_batch_size`)"
-    tries = {
-        "`--use_peft`": not args.use_peft,
-        "`--dtype bfloat16`": found["setup"]["dtype"] == "float32",
-        "`--load_in_4bit`": args.use_peft and not args.load_in_4bit,
-        "`--gradient_checkpointing true`": not args.gradient_checkpointing,
-        "a lower `--num_generations`": "opct" in args.method and args.num_generations > 1,
-        "a lower `--max_length`": True,
-    }
-    return f"{where}: none fits. Try {', '.join(name for name, helps in tries.items() if helps)}."
-
-
-def _describe_operations(args: EstimateArguments, found: dict[str, Any]) -> list[str]:
-    if found["operations"] is None:
-        return [f"Operations are not counted: {found['not_counted']}."]
-    is_opct = "opct" in args.method
-    words = f"A step needs {_number(found['operations']['step'] / 1e12)} TFLOP"
-    if is_opct:
-        words += f", and sampling its rollouts {_number(found['operations']['sampling'] / 1e12)} more"
-    shown = [f"{words}."]
-    if "seconds" in found:
-        rate = f"{args.utilisation:g} (`--utilisation`) of {args.tflops:g} TFLOP/s"
-        sampling = " This is without sampling, which may take longer." * is_opct
-        shown.append(f"It takes {_number(found['seconds'])} s at {rate}.{sampling}")
-    return shown
-
-
-def _number(value: float) -> str:
-    """Returns three digits of a number, or all that are before its point."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def flags_of_recipe(args: Sequence[str], config: Mapping[str, Any], prog: str) -> list[str]:

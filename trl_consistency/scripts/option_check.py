@@ -333,6 +333,8 @@ class OptionCheck:
                 if word in options:
                     hint = f" It is an option of `trl-consistency {command}`."
             of_trainings = {*(paired & on_policy), *read_options(OF_SCRIPTS), *read_options("trl.ModelConfig")}
+            if what == "flag" and "recipe" in self.hints and word in of_trainings:
+                hint = " It is an option of trainings that is not counted here: leave it out."
             if what.startswith("key in") and word in of_trainings:
                 hint = " That is the recipe of a training"
                 hint += (
