@@ -19,6 +19,7 @@ from tests.helpers.commands import launched
 from tests.helpers.judge_server import completion, judge_server
 from tests.helpers.models import make_pairs
 from tests.helpers.publishing import save_adapter
+from tests.recipes.shapes import SHAPES
 from tests.recipes.table import OF_FOLDER
 from tests.recipes.tiny import make_tiny
 from trl_consistency.cli import COMMANDS as ALL_COMMANDS
@@ -63,10 +64,11 @@ CONVERT_COMMANDS = [command for command in COMMANDS if command.values[0].startsw
 EVALUATE_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("trl-consistency evaluate ")]
 SUITES_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("trl-consistency suites ")]
 DOCTOR_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("trl-consistency doctor")]
+ESTIMATE_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("trl-consistency estimate ")]
 INSPECT_COMMANDS = [command for command in COMMANDS if command.values[0].startswith("inspect ")]
 SUITES = SUITES_COMMANDS + INSPECT_COMMANDS
 OF_THEIR_OWN = PAIRS_COMMANDS + PUSH_COMMANDS + LINT_COMMANDS + CONVERT_COMMANDS + EVALUATE_COMMANDS + SUITES
-OF_THEIR_OWN += DOCTOR_COMMANDS
+OF_THEIR_OWN += DOCTOR_COMMANDS + ESTIMATE_COMMANDS
 
 
 @pytest.mark.parametrize("block", blocks("python"))
@@ -124,6 +126,24 @@ def test_doctor_commands(line, capsys):
         cli(shlex.split(line)[1:])
     assert end.value.code == 0
     assert "torch" in capsys.readouterr().out
+
+
+@pytest.mark.long
+def test_estimate_commands(tmp_path, monkeypatch, capsys):
+    """The page shows what the last one prints. The others are run on two blocks of the model, which takes less time."""
+    monkeypatch.chdir(ROOT)
+    name = "Qwen/Qwen3-4B-Instruct-2507"
+    config = SHAPES[name][0]()
+    config.save_pretrained(tmp_path / "whole")
+    few = config.to_dict() | {"num_hidden_layers": 2, "layer_types": None}
+    type(config)(**few).save_pretrained(tmp_path / "few")
+    for line, shown in commands_with_outputs(ROOT / "docs" / "estimate.md"):
+        folder = str(tmp_path / ("whole" if shown else "few"))
+        words = shlex.split(line.replace(name, folder))
+        cli([*words[1:], *([] if folder in words else ["--model_name_or_path", folder])])
+        printed = capsys.readouterr().out
+        assert "largest batch" in printed
+        assert shown in printed
 
 
 def test_agents_page_has_every_command():

@@ -479,7 +479,7 @@ CASES: list[Case] = [
     ),
     Case(
         "recipe as the model",
-        "`estimate`: a recipe in the place of the model",
+        "`estimate`: a recipe instead of the model",
         "…recipe.yaml is a recipe, and a model stands first: give it as `recipe`.",
         lambda room: cli(["estimate", str(room.file("recipe.yaml", "max_length: 64\n")), "--memory", "24"]),
     ),

@@ -44,7 +44,7 @@ REST = """\
 - **Copy the file**, and change it. The recipes in the table are made by `python -m tests.recipes` from `tests/recipes/table.py`, and a
   test compares the two. So a change to the original file would be lost.
 - **Your pairs**: [threats](threats.md) says how to make them for each threat, and [lint](lint.md) looks at them before you train.
-- **Memory**: the header says how much a step takes, where `trl-consistency estimate` has computed it. Nothing was measured. `--recipe FILE`
+- **Memory**: the header says how much a step takes, where [`trl-consistency estimate`](estimate.md) has computed it. Nothing was measured. `--recipe FILE`
   computes it for your changes. If the step does not fit, halve `per_device_train_batch_size` and double `gradient_accumulation_steps`. The step stays the same.
 - **Several GPUs**: name another file of `recipes/accelerate_configs` ([many GPUs](distributed.md)), and divide
   `gradient_accumulation_steps` by their number.
