@@ -1,6 +1,7 @@
 """`trl-consistency estimate`: parameters against real models, and what it prints and refuses."""
 
 import json
+import subprocess
 import sys
 from dataclasses import replace
 
@@ -516,3 +517,21 @@ def test_experts_that_cannot_be_traced_are_told(tmp_path):
     ):
         cli(["estimate", str(folder), *words])
     cli(["estimate", str(folder), *words, "--dtype", "bfloat16"])
+
+
+@pytest.mark.long
+def test_the_module_computes_what_the_command_does(tmp_path):
+    """Its hooks, of `__main__`, were taken for those of a user: the last block was computed as a whole."""
+    config = make_model().config
+    config.architectures = [type(make_model()).__name__]
+    config.save_pretrained(tmp_path)
+    options = ["--method", "opct", "--max_length", "64", "--max_completion_length", "16", "--use_peft", "--json"]
+    options += ["--num_generations", "2", "--per_device_train_batch_size", "2"]
+    found = [
+        json.loads(subprocess.run([*command, tmp_path, *options], capture_output=True, text=True, check=True).stdout)
+        for command in (
+            [sys.executable, "-m", "trl_consistency.cli", "estimate"],
+            [sys.executable, "-m", "trl_consistency.scripts.estimate"],
+        )
+    ]
+    assert found[0] == found[1]

@@ -12,14 +12,12 @@ import sys
 import warnings
 from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
-from torch import nn
-from tqdm.auto import tqdm
 from transformers import PreTrainedConfig
 from trl import ModelConfig
 
@@ -31,10 +29,9 @@ from ..costs.setup import DTYPES, Setup, make_outline
 from ..errors import ConsistencyError, ends_with_message, one_line
 from ..models.checks import context_of, load_config, refuse_old_names
 from ..models.embedded_models import resolve_model
-from ..passes.blocks import find_blocks
 from ..trainer.run.data_checks import is_model_of_template
 from ..upstream import old_names_allowed
-from .estimate_view import GIB, describe
+from .estimate_view import GIB, counted_blocks, describe
 from .json_output import one_object
 from .model_options import adapter_of, check_switched_on
 from .option_check import ON_POLICY, PAIRED, from_home
@@ -146,7 +143,7 @@ def main(args: EstimateArguments) -> dict[str, Any]:
     name = resolve_model(args.model_name_or_path)
     folder = os.path.dirname(os.path.abspath(name)) if name.endswith(".json") else name
     outline = make_outline(folder, config, peft_config, _attention(args))
-    with _counted_blocks(outline), _traced(args.model_name_or_path):
+    with counted_blocks(outline), _traced(args.model_name_or_path):
         memory = measure_memory(outline, setup)
         found: dict[str, Any] = {
             "setup": {**vars(setup), **_subject(args, config, outline)},
@@ -251,24 +248,6 @@ def _subject(args: EstimateArguments, config: PreTrainedConfig, outline: Any) ->
         "lora_r": args.lora_r if args.use_peft else None,
         "lora_target_modules": sorted(names) if args.use_peft else None,
     }
-
-
-@contextmanager
-def _counted_blocks(outline: nn.Module) -> Iterator[None]:
-    """
-    Shows on a terminal how many blocks have run: those of a hybrid take seconds each. How many there will be is not known.
-    """
-    with (
-        tqdm(desc="Tracing a training step (no weights are loaded)", unit=" blocks", disable=None) as bar,
-        ExitStack() as hooks,
-    ):
-
-        def count(*_: Any) -> None:
-            bar.update()
-
-        for block in find_blocks(outline).modules:
-            hooks.callback(block.register_forward_hook(count).remove)
-        yield
 
 
 @contextmanager

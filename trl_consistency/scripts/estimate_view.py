@@ -1,8 +1,14 @@
 """Output of `trl-consistency estimate` in the terminal."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
+from torch import nn
+from tqdm.auto import tqdm
+
 from ..costs.memory import Memory
+from ..passes.blocks import find_blocks
 
 
 GIB = 1 << 30
@@ -85,3 +91,22 @@ def _describe_operations(args: Any, found: dict[str, Any]) -> list[str]:
 def _number(value: float) -> str:
     """Returns three digits of a number, or all that are before its point."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+@contextmanager
+def counted_blocks(outline: nn.Module) -> Iterator[None]:
+    """
+    Shows on a terminal how many blocks have run: those of a hybrid take seconds each. How many there will be is not known. It is not
+    in the command's module, which may be `__main__`: the last block is computed as a whole for hooks of others.
+    """
+    with (
+        tqdm(desc="Tracing a training step (no weights are loaded)", unit=" blocks", disable=None) as bar,
+        ExitStack() as hooks,
+    ):
+
+        def count(*_: Any) -> None:
+            bar.update()
+
+        for block in find_blocks(outline).modules:
+            hooks.callback(block.register_forward_hook(count).remove)
+        yield
