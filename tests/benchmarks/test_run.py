@@ -187,7 +187,8 @@ def test_a_row_without_its_package_is_left_out(tmp_path, monkeypatch, capsys):
 def test_growth():
     found = measure_growth(TINY)["growth"]
     assert set(found) == set(DIMENSIONS)
-    assert found["layers"]["expected"] == pytest.approx(1, abs=0.3)
+    assert found["prompts"]["expected"] == pytest.approx(1)
+    assert 1 < found["layers"]["expected"] < 2  # The last of few blocks, of which less is needed, weighs more.
 
 
 def test_processes_take_the_fastest_of_some_runs(monkeypatch):
