@@ -1,16 +1,14 @@
 """The memory of a training step on one device."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from peft.tuners.lora import LoraLayer
+from peft.helpers import disable_input_dtype_casting
 from torch import Tensor, nn
 
-from ..config.options import temporarily
 from ..passes.blocks import base_model
 from ..upstream import old_names_allowed
 from .setup import DTYPES, Setup, quantized_weights, without_memory
@@ -66,10 +64,11 @@ def measure_memory(outline: nn.Module, setup: Setup) -> Memory:
     make = make_loss(setup)
     with without_memory(model, setup):
         _prepare(model, setup)
-        with _casting_inputs(model, _casts_in_steps(setup)):
+        keeps_dtype = _keeps_dtype_of_inputs(setup)
+        with disable_input_dtype_casting(model, active=keeps_dtype):
             step, trained = _trace_step(model, setup, make)
         # Without gradients, PEFT computes what our layers compute in a step.
-        with _casting_inputs(model, _casts_in_steps(setup) or not setup.load_in_4bit):
+        with disable_input_dtype_casting(model, active=keeps_dtype and setup.load_in_4bit):
             sampling, cache = _trace_sampling(model, setup) if setup.is_opct else (0, 0)
         logits = _trace_head(model, setup)
         named = dict(model.named_parameters())
@@ -123,22 +122,12 @@ def _trace_step(model: Any, setup: Setup, loss_of: Callable[[nn.Module], Tensor]
     return trace.peak, trained
 
 
-def _casts_in_steps(setup: Setup) -> bool:
+def _keeps_dtype_of_inputs(setup: Setup) -> bool:
     """
-    Whether adapters copy their input into their own dtype. In mixed precision, the layers of [`fuse_adapters`] do not, nor do
-    PEFT's for 4 bits, except on CPUs.
+    Whether an adapter's layers take their input as it is in a step, and make no copy in their own dtype. In mixed precision, the
+    trainers' own LoRA layers do, and PEFT's layers for 4 bits on a GPU.
     """
-    return not setup.bf16 or (setup.load_in_4bit and setup.use_cpu)
-
-
-@contextmanager
-def _casting_inputs(model: nn.Module, casts: bool) -> Iterator[None]:
-    """Sets whether the layers of an adapter make a copy of their input in their own dtype."""
-    layers = [layer for layer in model.modules() if isinstance(layer, LoraLayer)]
-    with ExitStack() as changes:
-        for layer in layers:
-            changes.enter_context(temporarily(layer, cast_input_dtype_enabled=casts))
-        yield
+    return setup.bf16 and not (setup.load_in_4bit and setup.use_cpu)
 
 
 def _autocast(setup: Setup) -> torch.autocast:
