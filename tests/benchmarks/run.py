@@ -248,7 +248,7 @@ def load_in_words() -> str:
     if not hasattr(os, "getloadavg"):
         return "The load at the start is not known here."
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
-    busy = " Other processes are running, so these ratios are unreliable. Run this again when the machine is idle."
+    busy = " Other processes ran in the last minute. If they still run, the ratios are unreliable: run this again when the machine is idle."
     return f"Load at the start: {load:.1f} on {cores} cores.{busy if load >= max(cores / 2, 1) else ''}"
 
 

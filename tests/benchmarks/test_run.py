@@ -334,7 +334,7 @@ def test_the_guard_says_what_the_machine_does(tmp_path, monkeypatch, capsys, loa
     with pytest.raises(SystemExit):
         run.main(arguments)
     first = capsys.readouterr().out.splitlines()[0]
-    busy = " Other processes are running, so these ratios are unreliable. Run this again when the machine is idle."
+    busy = " Other processes ran in the last minute. If they still run, the ratios are unreliable: run this again when the machine is idle."
     assert first == f"Load at the start: {load:.1f} on 2 cores.{busy if is_busy else ''}"
 
 
