@@ -298,8 +298,8 @@ def main(args: list[str] | None = None) -> None:
         print(f"Going on with a run that did not end. To begin anew, delete {progress}.")
     for name in parsed.sizes:
         # At the small size only what the guard compares
-        rows = parsed.only or (GUARDED if name == "quick" else [*ROWS, *OTHERS])
-        measure_all(parsed.output_dir, SIZES[name], rows, progress)
+        rows = GUARDED if name == "quick" else [*ROWS, *OTHERS]
+        measure_all(parsed.output_dir, SIZES[name], [row for row in rows if row in (parsed.only or rows)], progress)
     if progress:
         progress.unlink(missing_ok=True)
     print(f"Written: {write_page(parsed.output_dir)}")

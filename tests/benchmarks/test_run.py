@@ -282,6 +282,19 @@ def test_a_killed_run_goes_on_and_a_new_one_measures_what_is_there_already(tmp_p
     assert sorted(file.name for file in tmp_path.iterdir()) == ["full"]
 
 
+def test_rows_that_the_guard_does_not_compare_are_not_measured_in_the_quick_size(tmp_path, monkeypatch):
+    measured = []
+
+    def measure(row, size):
+        measured.append((row.name, size.name))
+        return {"rivals": {"ours": result(1.0)}, "ratios": {}}
+
+    monkeypatch.setattr(run, "measure_row", measure)
+    monkeypatch.setattr(run, "write_page", lambda folder: folder)
+    run.main(["--output_dir", str(tmp_path), "--only", "act_step", "opct_short_step"])
+    assert measured == [("act_step", "full"), ("opct_short_step", "full"), ("act_step", "quick")]
+
+
 OLD = {"median": 3.0, "low": 2.8, "high": 3.2}  # quartiles, as rows held them before they kept each turn
 NEW = spread([2.0, 2.8, 3.0, 3.2, 5.0])  # with the same quartiles
 
