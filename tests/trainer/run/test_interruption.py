@@ -83,9 +83,16 @@ def test_killed_and_resumed(processes, whole, tmp_path, method):
 
 @pytest.mark.slow
 def test_twenty_kills(processes, whole, tmp_path):
+    """Twenty or more: each method is to be killed between its first step and its last, which a busy machine may delay."""
     generator, reached = random.Random(0), {method: [] for method in METHODS}
     runs = 0
-    for number in range(20):
+
+    def were_killed_on_their_way():
+        return all(any(0 < step < STEPS for step in steps) for steps in reached.values())
+
+    for number in range(60):
+        if number >= 20 and were_killed_on_their_way():
+            break
         method = METHODS[number % len(METHODS)]
         _, expected, duration = whole(method)
         directory = tmp_path / method
@@ -104,8 +111,8 @@ def test_twenty_kills(processes, whole, tmp_path):
         assert reached[method][-1] >= max(reached[method][-2:]), "a checkpoint that was whole is gone"
     for method in METHODS:
         check_finished(started(processes, method, tmp_path / method), tmp_path / method, whole(method)[1])
-    print(f"20 kills in {runs + len(METHODS)} runs, each after the checkpoint of the step (0: a new run): {reached}")
-    assert all(any(0 < step < STEPS for step in steps) for steps in reached.values()), "no run was killed on its way"
+    print(f"Kills in {runs + len(METHODS)} runs, each after the checkpoint of the step (0: a new run): {reached}")
+    assert were_killed_on_their_way()
 
 
 # SIGTERM, Ctrl-C
