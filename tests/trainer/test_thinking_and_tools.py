@@ -177,6 +177,36 @@ def test_thoughts_in_given_answers_are_not_left_out(tmp_path, qwen3, completion,
     make(tmp_path, qwen3, pairs, "bct")
 
 
+def test_thoughts_between_other_markers_are_not_left_in_without_a_word(tmp_path, qwen3, monkeypatch, caplog):
+    """`keep_thinking` and `train_on_thinking` did nothing about them."""
+    answer = "[THINK]Hm.[/THINK]2.<|im_end|>"
+    ids, pairs = qwen3(answer)["input_ids"], thinking_pairs(True)
+    given = pairs.remove_columns("completion").add_column(
+        "completion", ["1.", answer.removesuffix("<|im_end|>"), "3.", "4."]
+    )
+    with pytest.raises(
+        InvalidPairsError,
+        match=r"row 1: its answer has a thought between \[THINK\] and \[/THINK\], .*thinking_markers",
+    ):
+        make(tmp_path, qwen3, given, "bct", keep_thinking=False)
+    monkeypatch.setattr(
+        "trl_consistency.trainer.target_maker.generate_targets",
+        lambda model, prompts, *_, **__: [ids for _ in prompts],
+    )
+    said = "4 of 4 {} hold a thought between [THINK] and [/THINK], which `{}` leaves in"
+    for keep, warnings in ((False, 1), (True, 0)):
+        caplog.clear()
+        make(tmp_path, qwen3, pairs.remove_columns("completion"), "bct", keep_thinking=keep).generate_targets()
+        assert caplog.text.count(said.format("targets", "keep_thinking: false")) == warnings
+    for keep, warnings in ((False, 1), (True, 0)):
+        caplog.clear()
+        trainer = make(tmp_path, qwen3, pairs.remove_columns("completion"), "opct", train_on_thinking=keep)
+        replay(trainer, lambda prompt_ids, number: ids)
+        trainer.train()
+        of_rollouts = said.format("rollouts", "train_on_thinking: false").replace("4", "8")
+        assert caplog.text.count(of_rollouts) == warnings, "not of the first step alone"
+
+
 def test_thoughts_in_streamed_answers_are_not_left_out_either(tmp_path, qwen3):
     """Those of a stream went unseen, and were trained on."""
     completions = ["<think></think>1.", "<think>\nHm.\n</think>\n\n2.", "<think></think>3.", "<think></think>4."]

@@ -1,8 +1,10 @@
 """Empties a reasoning model's thought in a target, and finds it in a rollout."""
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable
 from itertools import accumulate, dropwhile
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from transformers import PreTrainedTokenizerBase
 
@@ -10,11 +12,58 @@ from .highlights import token_texts
 from .rendering import Prompt, is_prefilled, message_text
 
 
+Markers: TypeAlias = tuple[str, str]  # what opens and what closes a thought
+
+THINKING_MARKERS: Markers = ("<think>", "</think>")
+# Markers that models are known to write
+KNOWN_MARKERS: tuple[Markers, ...] = (
+    THINKING_MARKERS,
+    ("<thinking>", "</thinking>"),
+    ("<thought>", "</thought>"),
+    ("<reasoning>", "</reasoning>"),
+    ("[THINK]", "[/THINK]"),
+    ("<seed:think>", "</seed:think>"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+    ("<|channel|>analysis", "<|channel|>final<|message|>"),
+    ("<|channel>thought", "<channel|>"),
+    ("<|inner_prefix|>", "<|inner_suffix|>"),
+    ("to=self<|message|>", "<|eom|><|start|>assistant to=user<|message|>"),
+    ("<longcat_think>", "</longcat_think>"),
+    ("\u25c1think\u25b7", "\u25c1/think\u25b7"),
+)
+
+
+def other_markers(text: str, markers: Markers) -> Markers | None:
+    """Returns the markers of a thought that a text still has after its thoughts between `markers` are cut off, if any."""
+    for opening, closing in KNOWN_MARKERS:
+        if (opening, closing) != markers and (text.lstrip().startswith(opening) or closing in text):
+            return opening, closing
+    return None
+
+
+def other_thought(text: str, markers: Markers) -> Markers | None:
+    """Returns the markers of a thought in a completion that is not empty, if they are not `markers`."""
+    found = other_markers(text, markers)
+    return found if found is not None and text.partition(found[1])[0].rpartition(found[0])[2].strip() else None
+
+
+def warnings_of_thoughts(texts: Iterable[str], what: str, option: str, markers: Markers) -> list[str]:
+    """Returns warnings if texts have thoughts between other markers than `markers`, which an option takes out."""
+    listed = [other_thought(text, markers) for text in texts]
+    counts = Counter(found for found in listed if found is not None)
+    return [
+        f"{count} of {len(listed)} {what} hold a thought between {opening} and {closing}, which `{option}` leaves in: set "
+        "`thinking_markers` to these."
+        for (opening, closing), count in counts.items()
+    ]
+
+
 def empty_thought(
     prompt_ids: list[int],
     completion_ids: list[int],
     tokenizer: PreTrainedTokenizerBase,
-    markers: tuple[str, str] = ("<think>", "</think>"),
+    markers: Markers = THINKING_MARKERS,
 ) -> list[int]:
     """
     Removes the thought at the start of a completion. The markers stay, as chat templates write an empty thought. The last
@@ -38,7 +87,7 @@ def thought_span(
     prompt_ids: list[int],
     completion_ids: list[int],
     tokenizer: PreTrainedTokenizerBase,
-    markers: tuple[str, str] = ("<think>", "</think>"),
+    markers: Markers = THINKING_MARKERS,
 ) -> tuple[int, int]:
     """
     Returns start and end of the thought in a completion, including its markers. The last turn of the prompt may open it, or
@@ -61,7 +110,7 @@ def has_thought(
     prompt_ids: list[int],
     completion_ids: list[int],
     tokenizer: PreTrainedTokenizerBase,
-    markers: tuple[str, str] = ("<think>", "</think>"),
+    markers: Markers = THINKING_MARKERS,
 ) -> bool:
     """Whether a completion has a thought that is not empty, which [`empty_thought`] would empty."""
     start, end = thought_span(prompt_ids, completion_ids, tokenizer, markers)
@@ -71,7 +120,7 @@ def has_thought(
 
 
 def leaves_thought_open(
-    prompt: Prompt, prompt_ids: list[int], tokenizer: PreTrainedTokenizerBase, markers: tuple[str, str]
+    prompt: Prompt, prompt_ids: list[int], tokenizer: PreTrainedTokenizerBase, markers: Markers
 ) -> bool:
     """Whether the model writes its answer to a rendered prompt in a thought that the prompt, or its turn, has opened."""
     opening, closing = markers

@@ -16,6 +16,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from ..data.rendering import ProcessingClass, render_prompt
+from ..data.thinking import THINKING_MARKERS, Markers
 from ..errors import ConsistencyError
 from ..files import write_text
 from ..generation.answer_cache import TargetCache
@@ -23,7 +24,7 @@ from ..generation.model_identity import digest_of
 from ..models.adapter_checks import check_no_other_adapter, warn_of_adapter
 from ..models.checks import context_of
 from .answers.generate import AnswerOptions, decode_answer, generate_ids
-from .answers.replies import THINKING_MARKERS, Markers, check_markers, warning_of_markers
+from .answers.replies import check_markers, warning_of_markers
 from .capability_data import CapabilityData, ItemSet, as_prompt, read_capability, text_tokens, token_ids
 from .grading.refusals import refuses
 from .rates.intervals import NATS_PER_TOKEN, Estimate, Sample, Values, estimate, estimate_mean

@@ -15,11 +15,12 @@ from transformers import PreTrainedModel
 from ..data.answers import KEYS
 from ..data.prepare import row_numbers
 from ..data.rendering import ProcessingClass
+from ..data.thinking import THINKING_MARKERS, Markers
 from ..generation.options import evaluating
 from ..generation.targets import Engine
 from .answers.choices import check_choices
 from .answers.generate import AnswerOptions
-from .answers.replies import THINKING_MARKERS, Markers, warning_of_cut, warning_of_markers
+from .answers.replies import warning_of_cut, warning_of_markers
 from .grading.answer_keys import check_keys, check_spelling
 from .grading.names import possible_answers
 from .pair_set import SIDES, PairSet

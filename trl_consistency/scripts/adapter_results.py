@@ -8,8 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from ..data.thinking import THINKING_MARKERS
 from ..evaluation.answers.choices import CHOICE_PREFIX
-from ..evaluation.answers.replies import THINKING_MARKERS
 from ..evaluation.capability import capability_figures, capability_labels, capability_warnings
 from ..evaluation.rates.intervals import DIGITS, Estimate
 from ..evaluation.report.plots import plot_outcomes, plot_rates

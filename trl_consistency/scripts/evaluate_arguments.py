@@ -19,9 +19,10 @@ from ..config.options import (
     refuse_unused,
     with_help,
 )
+from ..data.thinking import THINKING_MARKERS
 from ..errors import ConsistencyError
 from ..evaluation.answers.choices import ANSWER_PREFIX, CHOICE_PREFIX, offered_letters
-from ..evaluation.answers.replies import THINKING_MARKERS, check_markers
+from ..evaluation.answers.replies import check_markers
 from ..evaluation.capability_data import CapabilityData
 from ..evaluation.results import Results
 from ..evaluation.suites.registry import installed_version, suite_packages

@@ -28,7 +28,15 @@ from ..models.dropout import warn_of_dropout, without_dropout
 from ..models.sharding import is_sharded
 from ..passes.load_balancing import router_coefficient
 from ..passes.reference import GivenReference, Reference, StartReference, check_separate, load_reference_model
-from ..rollouts.data import RolloutSampler, check_batches, loss_mask, padded, repeated, repeated_stream
+from ..rollouts.data import (
+    RolloutSampler,
+    check_batches,
+    loss_mask,
+    padded,
+    repeated,
+    repeated_stream,
+    warn_of_thoughts,
+)
 from ..rollouts.horizon import Horizon
 from ..rollouts.loss import RolloutLoss
 from ..rollouts.metrics import CleanAnswers, completion_lengths, correct_lengths, length_metrics
@@ -140,6 +148,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
 
     _buffered_inputs: list[Rollouts] | None  # set by the constructor of TRL's trainer
     _batch_prompts: list[list[int]] | None = None  # of these rollouts; None if a checkpoint had them
+    _has_other_thoughts = False  # whether rollouts have thoughts between other markers than `thinking_markers`
     _has_compared: bool | None = None  # whether any rollout of a run had a compared token; None without rollouts
     _engine_log_probs: list[list[float]] | None = None  # of the last rollouts, where the engine returns them
     # With `vllm_overlap`: what was read of the data for the next step, and its prompts
@@ -303,6 +312,8 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         rollouts["is_anchor"] = torch.tensor(is_anchor, device=self.accelerator.device)
         rollouts |= self._padded("clean", [row["clean_ids"] for row in inputs], "left")
         rollouts["loss_mask"] = loss_mask(rollouts, self.args, self._tokenizer, self._ends, self._longest)
+        if not self.args.train_on_thinking and not self._has_other_thoughts:
+            self._has_other_thoughts = warn_of_thoughts(rollouts, self.args, self._tokenizer)
         with self.compute_loss_context_manager():
             answers = self.clean_answers(self.accelerator.unwrap_model(self.model), inputs)
         rollouts["equals_answer"] = self.clean_answers.compare(answers, rollouts)

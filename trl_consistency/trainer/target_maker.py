@@ -15,7 +15,7 @@ from ..data.pairs import AnyDataset
 from ..data.prepare import needs_targets, variables_of, with_own_columns
 from ..data.rendering import continuation
 from ..data.target_table import TargetTable
-from ..data.thinking import empty_thought
+from ..data.thinking import empty_thought, warnings_of_thoughts
 from ..errors import ConsistencyError
 from ..generation.answer_cache import TargetCache, fingerprint
 from ..generation.answer_engine import server_of_one
@@ -197,11 +197,14 @@ class TargetMaker:
                 "where prompts are text, which is not put into its chat template: give chat messages then."
             )
         if not self.args.keep_thinking:
-            opening, closing = self.args.thinking_markers
+            (opening, closing), tokenizer = self.args.thinking_markers, self.trainer._tokenizer
             completions = [
-                empty_thought(prompt_ids, ids, self.trainer._tokenizer, (opening, closing))
+                empty_thought(prompt_ids, ids, tokenizer, (opening, closing))
                 for prompt_ids, ids in zip(prompts, completions, strict=True)
             ]
+            texts = map(tokenizer.decode, completions)
+            for warning in warnings_of_thoughts(texts, "targets", "keep_thinking: false", (opening, closing)):
+                logger.warning(warning)
             unfinished = completions.count([])
             if completions and unfinished == len(completions):
                 raise ConsistencyError(

@@ -379,6 +379,9 @@ def test_markers_that_are_not_two_texts(markers):
         ("<thinking>Lyon?</thinking>Paris", "<thinking> and </thinking>"),
         ("Lyon?[/THINK]Paris", r"\[THINK\] and \[/THINK\]"),  # the prompt opens it
         ("[THINK]Lyon?", r"\[THINK\] and \[/THINK\]"),
+        ("<|channel>thought\nLyon?\n<channel|>Paris", r"<\|channel>thought and <channel\|>"),  # Gemma 4
+        ("<|inner_prefix|>Lyon?<|inner_suffix|>Paris", r"<\|inner_prefix\|> and <\|inner_suffix\|>"),  # Apertus
+        (" to=self<|message|>Lyon?<|eom|>", r"to=self<\|message\|> and "),  # Muse Glimmer
     ],
 )
 def test_thoughts_between_other_markers_are_warned_about(text, markers):

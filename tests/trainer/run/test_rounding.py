@@ -48,6 +48,14 @@ def test_the_share_is_that_of_weights_that_do_not_change(tmp_path, caplog):
     assert 0.5 < share / 100 <= same / sum(of.numel() for of in model.parameters()) + 0.02
 
 
+def test_a_small_module_beside_an_adapter(tmp_path, caplog):
+    """None of a norm's weights changed, and they are few beside those of the LoRA."""
+    model = get_peft_model(make_model().to(torch.bfloat16), LoraConfig(**LORA, modules_to_save=["norm"]))
+    name = next(name for name, of in model.named_parameters() if of.requires_grad and "lora" not in name)
+    (text,) = warnings_of(tmp_path, caplog, model, learning_rate=1e-4)
+    assert f"does not change 100% of the weights of `{name}`" in text
+
+
 @pytest.mark.parametrize("way", ["adafactor", "optimizers", "optimizer_cls_and_kwargs"])
 def test_other_optimizers_with_such_steps(tmp_path, caplog, way):
     model, options, given = make_model().to(torch.bfloat16), {"learning_rate": 1.0}, {}

@@ -11,13 +11,13 @@ from ...data.answers import denied_answer
 from ...data.choices import LETTER, choices_in, user_turns
 from ...data.pairs import PROMPT_COLUMNS, report_faults
 from ...data.rendering import ProcessingClass, get_tokenizer, message_text
-from ...data.thinking import thought_span
+from ...data.thinking import Markers, thought_span
 from ...errors import ConsistencyError
 from ...finite import check_logits
 from ...generation.options import left_padded, reads_padding
 from ..row_kinds import kind_of, read_aliases
 from .float32_head import float32_logits
-from .replies import Markers, is_letter
+from .replies import is_letter
 
 
 # Beginning of the answer, before the letter

@@ -20,7 +20,7 @@ from ...config.options import (
 )
 from ...config.types import check_sampling
 from ...data.rendering import ProcessingClass, Prompt, get_tokenizer, render_prompt
-from ...data.thinking import thought_span
+from ...data.thinking import THINKING_MARKERS, Markers, other_markers, thought_span
 from ...errors import ConsistencyError
 from ...generation.answer_cache import TargetCache
 from ...generation.options import end_tokens, evaluating
@@ -29,7 +29,7 @@ from ...log import get_logger
 from ...models.checks import context_of
 from ...passes.rope import say_positions
 from .choices import ANSWER_PREFIX, CHOICE_PREFIX, LetterScorer, offered_letters
-from .replies import THINKING_MARKERS, Markers, after_thinking, check_markers, other_markers
+from .replies import after_thinking, check_markers
 
 
 logger = get_logger(__name__)

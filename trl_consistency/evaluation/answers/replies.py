@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import Any
 
 from ...config.options import TWO_TEXTS
+from ...data.thinking import THINKING_MARKERS, Markers
 from ...errors import ConsistencyError
 
 
@@ -19,37 +20,11 @@ def are_letters(candidates: Iterable[str]) -> bool:
     return bool(candidates) and all(map(is_letter, candidates))
 
 
-Markers: TypeAlias = tuple[str, str]  # what opens and what closes a thought
-
-THINKING_MARKERS: Markers = ("<think>", "</think>")
-# Markers that models are known to write
-KNOWN_MARKERS: tuple[Markers, ...] = (
-    THINKING_MARKERS,
-    ("<thinking>", "</thinking>"),
-    ("<thought>", "</thought>"),
-    ("<reasoning>", "</reasoning>"),
-    ("[THINK]", "[/THINK]"),
-    ("<seed:think>", "</seed:think>"),
-    ("<|begin_of_thought|>", "<|end_of_thought|>"),
-    ("<|START_THINKING|>", "<|END_THINKING|>"),
-    ("<|channel|>analysis", "<|channel|>final<|message|>"),
-    ("\u25c1think\u25b7", "\u25c1/think\u25b7"),
-)
-
-
 def check_markers(markers: Any) -> Markers:
     """Returns `thinking_markers` as a pair. Raises [`ConsistencyError`] if they are not two different texts."""
     if not TWO_TEXTS.holds(markers):
         raise ConsistencyError(f"`thinking_markers` must be {TWO_TEXTS.words}, got {markers!r}.")
     return markers[0], markers[1]
-
-
-def other_markers(text: str, markers: Markers) -> Markers | None:
-    """Returns the markers of a thought that a text still has after its thoughts between `markers` are cut off, if any."""
-    for opening, closing in KNOWN_MARKERS:
-        if (opening, closing) != markers and (text.startswith(opening) or closing in text):
-            return opening, closing
-    return None
 
 
 def warning_of_cut(cut: int, total: int) -> list[str]:

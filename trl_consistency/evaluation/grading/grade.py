@@ -10,17 +10,11 @@ from ...data.answers import denied_answer
 from ...data.choices import choices_in, other_letters
 from ...data.pairs import PROMPT_COLUMNS
 from ...data.rendering import Prompt, has_equal_prompts, message_text
+from ...data.thinking import THINKING_MARKERS, other_markers
 from ...data.typography import as_read
 from ...errors import ConsistencyError
 from ..answers.choices import offered_letters
-from ..answers.replies import (
-    THINKING_MARKERS,
-    after_thinking,
-    are_letters,
-    check_markers,
-    other_markers,
-    warning_of_markers,
-)
+from ..answers.replies import after_thinking, are_letters, check_markers, warning_of_markers
 from ..row_kinds import Unread, kind_of, right_answers
 from .answer_keys import check_texts
 from .clauses import Clauses

@@ -15,9 +15,10 @@ from urllib.parse import urlsplit
 from tqdm.auto import tqdm
 
 from ...data.answers import denied_answer
+from ...data.thinking import KNOWN_MARKERS
 from ...errors import ConsistencyError, one_line
 from ...files import write_text, writing
-from ..answers.replies import KNOWN_MARKERS, after_thinking
+from ..answers.replies import after_thinking
 from ..row_kinds import read_aliases
 
 

@@ -12,10 +12,11 @@ from datasets import Dataset
 from transformers import LogitsProcessorList, PreTrainedModel
 
 from ...data.rendering import ProcessingClass, get_tokenizer
+from ...data.thinking import THINKING_MARKERS
 from ...finite import NaNWatch, check_logits
 from ...generation.options import end_tokens, evaluating
 from ...models.checks import context_of
-from ..answers.replies import THINKING_MARKERS, after_thinking
+from ..answers.replies import after_thinking
 from .reply_counts import Replies
 
 

@@ -2,7 +2,8 @@
 
 from collections import Counter
 
-from ..answers.replies import THINKING_MARKERS, Markers, after_thinking, other_markers
+from ...data.thinking import THINKING_MARKERS, Markers, other_markers
+from ..answers.replies import after_thinking
 
 
 class Replies:

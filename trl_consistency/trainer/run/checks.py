@@ -365,21 +365,27 @@ def warn_of_rounding(trainer: Any) -> None:
     has_such_steps = any(kind in name.lower() for kind in ("adam", "lion", "adafactor"))
     if not has_such_steps or trainer.accelerator.distributed_type == DistributedType.DEEPSPEED:
         return
-    lost = total = 0.0
-    for weight in trainer.model.parameters():
+    lost, sizes = {}, {}
+    for name, weight in trainer.model.named_parameters():
         if weight.requires_grad:
             numbers = shard_of(weight).detach().flatten()
-            total += numbers.numel()
+            lost[name], sizes[name] = 0.0, numbers.numel()
             if weight.dtype == torch.bfloat16 and numbers.numel():
                 some = numbers[:: math.ceil(numbers.numel() / 4_096)].abs().float()
                 # A number is rounded back if it changes by less than a half of its last bit.
-                lost += float((some * torch.finfo(weight.dtype).eps / 4 > rate).float().mean()) * numbers.numel()
-    if lost > total / 4:
-        logger.warning(
-            f"`learning_rate` is {rate:g}, and such a step does not change {100 * lost / total:.0f}% of the trained weights: they are in "
-            "bfloat16, which rounds them back. Load the model in float32 (`dtype: float32`), and compute in 16 bits if you like "
-            "(`bf16: true`), or train an adapter."
-        )
+                lost[name] = float((some * torch.finfo(weight.dtype).eps / 4 > rate).float().mean()) * numbers.numel()
+    # Beside an adapter, which is in float32, a whole module may be few of the trained weights.
+    parts = {f"the weights of `{name}`": [name] for name in lost} if is_peft_model(trainer.model) else {}
+    parts = {"the trained weights": [*lost], **parts}
+    for part, names in parts.items():
+        share = sum(lost[name] for name in names) / max(sum(sizes[name] for name in names), 1)
+        if share > 1 / 4:
+            logger.warning(
+                f"`learning_rate` is {rate:g}, and such a step does not change {100 * share:.0f}% of {part}, which are rounded back in "
+                "bfloat16. Load the model in float32 (`dtype: float32`), and compute in 16 bits if you like (`bf16: true`), or train an "
+                "adapter."
+            )
+            return
 
 
 def _optimizer_and_rate(trainer: Any) -> tuple[str, float]:

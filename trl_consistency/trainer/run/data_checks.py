@@ -25,7 +25,7 @@ from ...data.rendering import (
     render_text,
 )
 from ...data.template_check import written_date
-from ...data.thinking import has_thought
+from ...data.thinking import has_thought, other_thought
 from ...errors import ConsistencyError, InvalidPairsError, one_line
 from ...log import get_logger
 from ...passes.rope import limit_of_rope, say_positions
@@ -188,8 +188,12 @@ def with_checked_thoughts(dataset: AnyDataset, name: str, tokenizer: Any, args: 
 
 
 def _thought_faults(row: dict[str, Any], tokenizer: Any, thinking_markers: tuple[str, str]) -> list[str]:
-    has_one = has_thought(row["clean_ids"], row["completion_ids"], tokenizer, thinking_markers)
-    return ["its answer has a thought, and `keep_thinking=False` empties those of generated targets alone"] * has_one
+    if has_thought(row["clean_ids"], row["completion_ids"], tokenizer, thinking_markers):
+        return ["its answer has a thought, and `keep_thinking=False` empties those of generated targets alone"]
+    others = other_thought(tokenizer.decode(row["completion_ids"]), thinking_markers)
+    if others is None:
+        return []
+    return [f"its answer has a thought between {others[0]} and {others[1]}, and not between `thinking_markers`"]
 
 
 def _check_streamed(row: dict[str, Any], index: int, check: Any, name: str) -> dict[str, Any]:
