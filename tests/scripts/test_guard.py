@@ -84,7 +84,8 @@ def test_run_without_anchors_is_caught_and_one_with_anchors_is_not(tmp_path, org
     measured = [entry for entry in trainer.state.log_history if "eval_consistency/score" in entry]
     if recipe == "bct":
         assert trainer.state.global_step < trainer.args.max_steps
-        assert measured[-1]["eval_consistency/clean_accuracy/control"] < 0.94
+        (max_drop,) = map(float, re.findall(r"--guard_max_drop (\S+)", flags))
+        assert measured[-1]["eval_consistency/clean_accuracy/control"] < 1 - max_drop
     else:
         assert trainer.state.global_step == trainer.args.max_steps
         assert measured[-1]["eval_consistency/clean_accuracy/control"] > 0.97
