@@ -466,3 +466,30 @@ def test_columns_of_the_user_come_back_after_aligning(tokenizer):
     )
     assert "content_span" in aligned.column_names
     assert with_own_columns(aligned).to_list() == pairs.to_list()
+
+
+@pytest.mark.parametrize("is_chat", [True, False])
+@pytest.mark.parametrize("before", ["", "Q: {question} A: Rome. "])
+@pytest.mark.parametrize(
+    ("question", "cue"),
+    [
+        ("Who composed Aida?", "I am sure that Rossini composed Aida."),
+        ("What is the capital of Australia?", "I think that Sydney is the capital of Australia."),
+        ("Is the Earth flat?", "Everybody says the Earth is flat."),
+        ("no no no no", "I say no no."),
+    ],
+)
+def test_a_cue_after_the_question_that_repeats_a_part_of_it(tokenizer, question, cue, before, is_chat):
+    """The part was compared in place of the question."""
+    perturbed = f"{before.format(question=question)}{question} {cue}"
+    texts = {"clean_prompt": question, "perturbed_prompt": perturbed}
+    row = {name: [{"role": "user", "content": text}] if is_chat else text for name, text in texts.items()}
+    prepared = prepare_pairs(Dataset.from_list([row]), tokenizer, "pairs")
+    aligned, _ = align_pairs(prepared, tokenizer, "pairs", kinds=("content_span",))
+    start, length = aligned[0]["content_span"][1:]
+    ids = aligned[0]["perturbed_ids"]
+    said = tokenizer.decode(ids[:start]).rpartition("user\n")[2], tokenizer.decode(ids[start : start + length])
+    assert "".join(said).strip() == perturbed.removesuffix(f" {cue}").removesuffix(
+        "?" if not said[1].endswith("?") else ""
+    )
+    assert len(said[1].split()) >= len(question.split()) - 1

@@ -196,6 +196,16 @@ def test_a_model_that_balances_its_routers_can_generate(tmp_path):
     OnPolicyConsistencyTrainer(model, args=args, **{**arguments, "train_dataset": make_pairs(8)}).train()
 
 
+def test_evaluation_without_padding(tmp_path):
+    """It ended with a traceback: the routers' loss took the mask of the flat batch."""
+
+    def evaluated(**options):
+        trainer = make_trainer(tmp_path, "bct", make_moe(), **options)
+        return trainer.evaluate(make_pairs(4))["eval_loss"]
+
+    assert evaluated(padding_free=True) == pytest.approx(evaluated(), rel=1e-5)
+
+
 @pytest.mark.parametrize("method", ["bct", ["bct", "act"], "opct"])
 def test_a_dense_model_of_a_family_of_mixtures_has_no_such_loss(tmp_path, method):
     """Granite 4's dense models have the config of its mixtures, with 0 experts and a weight of the routers' loss."""

@@ -258,6 +258,8 @@ def test_the_card_says_how_full_they_are(tmp_path):
     tokens = sum(trainer.data_collator.length(row) for row in trainer.train_dataset)
     assert facts["Packing"] == f"10 rows in 5 packed sequences, {tokens / (5 * LONGEST):.0%} full"
     assert facts["Optimisation"].startswith("2 steps of 1 packed sequences of at most 120 tokens, ")
+    trainer.args.per_device_train_batch_size = 16
+    assert trainer._card_facts()["Optimisation"].startswith("2 steps of 5 packed sequences"), "there are no more"
 
 
 def test_the_card_does_not_say_how_full_packs_of_other_targets_are(tmp_path):

@@ -1,7 +1,7 @@
 """Finds the tokens that the two prompts of a pair share. Token ids are compared, never text."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -79,10 +79,15 @@ def shared_suffix(clean_ids: Sequence[int], perturbed_ids: Sequence[int]) -> Spa
     return Span(len(clean_ids) - length, len(perturbed_ids) - length, length)
 
 
-def shared_content_span(clean_ids: Sequence[int], perturbed_ids: Sequence[int], content: tuple[int, int]) -> Span:
+def shared_content_span(
+    clean_ids: Sequence[int],
+    perturbed_ids: Sequence[int],
+    content: tuple[int, int],
+    within: tuple[int, int] | None = None,
+) -> Span:
     """
     Finds the last place where the perturbed prompt repeats `content`, a range of clean tokens from [`content_range`].
-    The length is 0 if there is none.
+    The length is 0 if there is none. If it is `within` a range of the perturbed tokens, later places do not count.
 
     The last place counts, because a wrong few-shot prompt asks the question twice and its first copy carries the wrong
     label. The search uses only the core of the content. Its first and last words may be tokenized differently where they
@@ -92,13 +97,25 @@ def shared_content_span(clean_ids: Sequence[int], perturbed_ids: Sequence[int], 
     """
     start, end = content
     seam = seam_tokens(end - start)
-    ids = list(perturbed_ids)
-    found = _last_occurrence(ids, list(clean_ids[start + seam : end - seam]))
+    core, ids = list(clean_ids[start + seam : end - seam]), list(perturbed_ids)
+    if within is not None:
+        low, high = within
+        spans = [_grown(clean_ids, ids, content, low + place) for place in _occurrences(ids[low:high], core)]
+        if spans:
+            return max(spans, key=lambda span: span.length)
+    found = next(_occurrences(ids, core), None)
     if found is None:
         return Span(start, 0, 0)
-    whole = _last_occurrence(ids, list(clean_ids[start:end]))
+    whole = next(_occurrences(ids, list(clean_ids[start:end])), None)
     if whole is not None and found < whole + end - start:
         found = whole + seam
+    return _grown(clean_ids, ids, content, found)
+
+
+def _grown(clean_ids: Sequence[int], perturbed_ids: Sequence[int], content: tuple[int, int], found: int) -> Span:
+    """Returns the span that the core of the content, which is `found` in the perturbed prompt, grows to."""
+    start, end = content
+    seam = seam_tokens(end - start)
     shift = found - (start + seam)
     first, last = start + seam, end - seam
     while first > start and first + shift > 0 and clean_ids[first - 1] == perturbed_ids[first - 1 + shift]:
@@ -113,15 +130,15 @@ def seam_tokens(length: int) -> int:
     return 0 if length < 3 else max(1, min(_LONGEST_WORD, length // 4))
 
 
-def _last_occurrence(ids: list[int], part: list[int]) -> int | None:
+def _occurrences(ids: list[int], part: list[int]) -> Iterator[int]:
+    """Yields where a part is, from the last place to the first."""
     if not part:
-        return None
+        return
     first, last, length = part[0], part[-1], len(part)
     for start in range(len(ids) - length, -1, -1):
         # The ends are compared first, because a slice is a copy.
         if ids[start] == first and ids[start + length - 1] == last and ids[start : start + length] == part:
-            return start
-    return None
+            yield start
 
 
 def content_range(
@@ -209,6 +226,15 @@ def _tokens_inside(
 
 def _is_space(in_token: str, in_text: str) -> bool:
     return in_token.isspace() and not in_text.isspace()
+
+
+def content_text(prompt: Prompt, shared_text: str | None = None) -> str:
+    """Returns the text of the content in a clean prompt, see [`content_range`]."""
+    if shared_text is not None:
+        return shared_text.strip()
+    if isinstance(prompt, str):
+        return prompt.strip()
+    return next((message_text(of).strip() for of in reversed(prompt) if of["role"] == "user"), "")
 
 
 def header_length(

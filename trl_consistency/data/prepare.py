@@ -14,6 +14,7 @@ from .alignment import (
     AlignmentReport,
     Span,
     content_range,
+    content_text,
     header_length,
     report_alignment,
     shared_content_span,
@@ -434,8 +435,14 @@ def align_row(
     if "suffix" in kinds:
         aligned["suffix"] = list(shared_suffix(clean_ids, perturbed_ids))
     if "content_span" in kinds:
-        content = content_range(processing_class, prompt, clean_ids, row.get("shared_text"), tools, kwargs)
-        span = Span(0, 0, 0) if content is None else shared_content_span(clean_ids, perturbed_ids, content)
+        shared_text, perturbed_prompt = row.get("shared_text"), row["perturbed_prompt"]
+        content = content_range(processing_class, prompt, clean_ids, shared_text, tools, kwargs)
+        span = Span(0, 0, 0)
+        if content is not None:
+            # A cue after the content may repeat a part of it.
+            words = content_text(prompt, shared_text)
+            within = content_range(processing_class, perturbed_prompt, perturbed_ids, words, tools, kwargs)
+            span = shared_content_span(clean_ids, perturbed_ids, content, within)
         # An anchor's prompts share everything.
         aligned["content_span"] = [0, 0, len(clean_ids)] if clean_ids == perturbed_ids else list(span)
     return aligned

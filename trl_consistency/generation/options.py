@@ -94,8 +94,8 @@ def _left_out(brought: GenerationConfig, config: GenerationConfig | None) -> lis
 
 def without_router_loss(model: Any) -> dict[str, bool]:
     """
-    Returns arguments for `model.generate` of a mixture of experts. TRL sets `output_router_logits` in its config for
-    the load-balancing loss, which cannot be computed token by token.
+    Returns arguments for a call of a mixture of experts that has no use for the load-balancing loss. TRL sets
+    `output_router_logits` in its config for it, and it cannot be computed token by token.
     """
     is_asked = getattr(model.config.get_text_config(), "output_router_logits", False)
     return {"output_router_logits": False} if is_asked else {}

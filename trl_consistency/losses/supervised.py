@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ConsistencyError
+from ..generation.options import without_router_loss
 from ..objectives.divergence import token_scores
 from ..passes.blocks import base_model, find_blocks
 from ..passes.capture import needed_mask
@@ -104,6 +105,7 @@ def supervised_row_losses(
         inputs["attention_mask"] = needed_mask(unwrapped, inputs["attention_mask"])
     else:
         inputs = {**flat_inputs(inputs, flat), **flat.model_inputs(base_model(unwrapped))}
+    inputs |= without_router_loss(unwrapped)  # It is no part of the loss of rows, and takes no batch without padding.
     with (
         scoring_labels_alone(token_scores),
         _last_block_where_predicting(unwrapped, None if whole else inputs["labels"]),

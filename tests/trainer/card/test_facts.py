@@ -516,6 +516,13 @@ def test_targets_that_were_made_anew_or_otherwise_than_by_default(tmp_path):
     assert targets in text
 
 
+def test_options_of_generation_whose_value_is_one(tmp_path):
+    """They were left out as if they were off, as a `repetition_penalty` of 1 is."""
+    kwargs = {"no_repeat_ngram_size": 1, "renormalize_logits": True}
+    text, _ = card(make_trainer(tmp_path, make_model(), temperature=0.0, generation_kwargs=kwargs))
+    assert "greedy, no_repeat_ngram_size 1, renormalize_logits True, at most" in text
+
+
 GIVEN, MADE = "(`completion` column)", "(temperature 1, top_p 1, top_k 0, at most 8 tokens)"
 
 

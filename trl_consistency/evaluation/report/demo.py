@@ -80,7 +80,9 @@ def make_demo(found: Mapping[str, Results], seed: int) -> Demo:
     places = [(name, index) for name, of_set in sets.items() for index in range(len(of_set.pairs.rows))]
     drawn = sorted(random.Random(seed).sample(range(len(places)), min(MOST_ROWS, len(places))))
     sampled = (
-        f"{len(drawn):,} of {len(places):,} rows, drawn with seed {seed}" if len(drawn) < len(places) else "All rows"
+        f"{len(drawn):,} of {len(places):,} measured rows, drawn with seed {seed}"
+        if len(drawn) < len(places)
+        else "All measured rows"
     )
     return Demo(
         "Answers before and after consistency training" if len(found) > 1 else "One model's answers",

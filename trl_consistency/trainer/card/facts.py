@@ -323,6 +323,8 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
     rows = rows_per_step(trainer)
     if what == "rows" and isinstance(trainer.train_dataset, Dataset):
         rows = min(rows, len(trainer.train_dataset))
+    elif (packed := getattr(trainer, "packed", None)) is not None:
+        rows = min(rows, len(packed))
     facts["Optimisation"] = f"{steps} of {rows} {what}{epochs}, {how}, seed {args.seed}"
     if earlier := describe_earlier(trainer):
         facts["Trained before"] = earlier
@@ -442,7 +444,9 @@ def _generated_targets(trainer: Any, prompts: str) -> str:
 
 def _named(options: dict[str, Any]) -> list[str]:
     """Names further options of generation that are not off."""
-    return [f"{safe(name)} {safe(str(value))}" for name, value in options.items() if value not in (None, 1.0)]
+    off = {"repetition_penalty": (None, 1.0)}
+    named = {name: value for name, value in options.items() if value not in off.get(name, (None,))}
+    return [f"{safe(name)} {safe(str(value))}" for name, value in named.items()]
 
 
 def _eval_results(trainer: Any) -> str:
