@@ -11,11 +11,12 @@ from peft import LoraConfig
 from safetensors.torch import load_file
 from transformers import BitsAndBytesConfig, EarlyStoppingCallback, TrainerCallback
 
+from tests.helpers.by_method import trainer_of
 from tests.helpers.chats import user
 from tests.helpers.distributions import NF4
 from tests.helpers.guard import guarded, make_trainer, rates, script
 from tests.helpers.held_out import CONTROL, PAIRS, rate
-from tests.helpers.models import make_config, make_pairs, make_tokenizer
+from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
 from trl_consistency import ConsistencyError, ConsistencyEvalCallback, ConsistencyTrainer
 from trl_consistency.trainer.callbacks import evaluation as eval_callback
 
@@ -104,6 +105,24 @@ def test_control_questions_that_are_anchors_are_warned_about(tmp_path, caplog, o
     clean = Dataset.from_list([{"prompt": row["clean_prompt"], "answer": "4"} for row in make_pairs(2)])
     ConsistencyEvalCallback(trainer, PAIRS, clean, eval_every=1)
     assert ("2 of 2 row(s) are among the anchors" in caplog.text) is own
+
+
+def test_control_questions_that_are_anchors_among_the_pairs_are_warned_about(tmp_path, caplog):
+    """Rows of the pairs with two equal prompts are anchors, too."""
+    rows = [
+        {"clean_prompt": user(f"C{row}"), "perturbed_prompt": user(f"C{row}"), "completion": "x"} for row in (1, 2)
+    ]
+    trainer = trainer_of(
+        "bct",
+        tmp_path,
+        make_model(),
+        {"anchor_ratio": 0.5},
+        train_dataset=concatenate_datasets([make_pairs(8), Dataset.from_list(rows)]),
+        anchor_dataset=Dataset.from_list([{"prompt": user("C2"), "completion": "x"}]),
+        processing_class=make_tokenizer(),
+    )
+    ConsistencyEvalCallback(trainer, PAIRS, CONTROL, eval_every=1)  # C1, C2 and C3
+    assert "`control_dataset` of the guard: 2 of 3 row(s) are among the anchors" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["bct", "opct"])

@@ -148,8 +148,13 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         )
         recorded = trainer.recorded_data
         warn_of_trained_rows("`eval_dataset` of the guard", self.sample.pairs, recorded["train_dataset"])
+        # Pairs with two equal prompts are anchors, too.
         warn_of_trained_rows(
-            "`control_dataset` of the guard", self.sample.control or (), recorded.get("anchor_dataset"), "anchors"
+            "`control_dataset` of the guard",
+            self.sample.control or (),
+            recorded["train_dataset"],
+            recorded.get("anchor_dataset"),
+            kind="anchors",
         )
         self.eval_every = eval_every
         self.max_drop = max_drop

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from datasets import Dataset
 
 from ...data.prepare import is_prepared
@@ -14,15 +15,22 @@ logger = get_logger(__name__)
 
 
 def warn_of_trained_rows(
-    name: str, rows: Dataset | Sequence[Mapping[str, Any]], trained: Any, kind: str = "training pairs"
+    name: str,
+    rows: Dataset | Sequence[Mapping[str, Any]],
+    pairs: Any,
+    anchors: Any = None,
+    kind: str = "training pairs",
 ) -> None:
     """
-    Logs a warning if rows of the data set `name` (in words) are among those of `trained`, with both prompts. A stream, and rows that
-    are not rendered yet, are skipped.
+    Logs a warning if rows of the data set `name` (in words) are, with both prompts, among the training `pairs`, or with their clean
+    prompt among the `anchors`. The `kind` says in words what they are among. A stream, and rows that are not rendered yet, are skipped.
     """
-    if not isinstance(trained, Dataset) or not is_prepared(trained):
-        return
-    if count := among(digests_of(rows), digests_of(trained, are_anchors=kind == "anchors")):
+    trained = [
+        digests_of(of, are_anchors=of is anchors)
+        for of in (pairs, anchors)
+        if isinstance(of, Dataset) and is_prepared(of)
+    ]
+    if trained and (count := among(digests_of(rows), np.concatenate(trained))):
         logger.warning(
             f"{name}: {count} of {len(rows)} row(s) are among the {kind}, and what is measured on them shows how well they were "
             "learned, not what is held out. Take rows that are not trained on."
