@@ -275,3 +275,24 @@ def test_an_adapter_of_weights_in_four_bits_is_warned_about(options, model_dir, 
         run([*options, *([given] if given != "nothing" else [])])
     warned = [of for of in caught if f"{folder} was trained on weights in 4 bits" in str(of.message)]
     assert len(warned) == (given == "nothing")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("told_by", ["card", "checkpoint", "another card", "nothing"])
+def test_an_adapter_of_whole_weights_is_warned_about_on_few_bits(options, model_dir, tmp_path, told_by):
+    """An adapter beside it may be of weights in four bits; it was measured on them without a word."""
+    pytest.importorskip("bitsandbytes")
+    folder = save_adapter(model_dir, tmp_path / "mine", 0)
+    if "card" in told_by:
+        tags = ["trl-consistency"] if told_by == "card" else ["trl"]
+        Path(folder, "README.md").write_text(f"---\ntags: {json.dumps(tags)}\n---\n# mine\n")
+    elif told_by == "checkpoint":
+        manifest = {"run": describe_model(make_model(), generates=False)}
+        Path(folder, "trainer_state.json").write_text(json.dumps({"stateful_callbacks": {MANIFEST: manifest}}))
+    options[options.index("--adapters") + 1] = folder
+    for given in ([], ["--load_in_4bit"]):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            run([*options, *given])
+        warned = [of for of in caught if f"{folder} was trained on weights that are not quantized" in str(of.message)]
+        assert len(warned) == (bool(given) and told_by in ("card", "checkpoint"))

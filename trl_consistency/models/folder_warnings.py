@@ -227,22 +227,28 @@ def trained_pairs_in(path: str, pairs: Mapping[str, np.ndarray]) -> list[str]:
 
 
 def warn_of_quantization(paths: Sequence[str], model: Any) -> None:
-    """Warns of folders of adapters that were trained on weights in 4 or 8 bits if those of `model` are not."""
+    """
+    Warns of folders of adapters that were trained on weights in 4 or 8 bits if those of `model` are not, and of such that were trained
+    on weights that are not quantized if those of `model` are.
+    """
+    here = next((bits for bits in (4, 8) if getattr(model, f"is_loaded_in_{bits}bit", False)), None)
     for path in paths:
         folder = _folder(path)
-        bits = _trained_bits(folder) if is_adapter_folder(str(folder)) else None
-        if bits is None or getattr(model, f"is_loaded_in_{bits}bit", False):
+        bits = _trained_bits(folder) if is_adapter_folder(str(folder)) else here
+        if bits == here or (bits is None and not _was_trained_whole(folder)):
             continue
-        remedy = (
-            "`trl-consistency evaluate --load_in_4bit true` loads them in 4 bits."
-            if bits == 4
-            else "No command loads them in 8 bits. In Python, load the model so, and give it to `evaluate`."
-        )
-        warnings.warn(
-            printable(
-                f"{path} was trained on weights in {bits} bits, and is measured on weights that are not: it answers otherwise than in its "
-                f"training. {remedy}"
+        if bits is None:
+            said = f"that are not quantized, and is measured on weights in {here} bits"
+            remedy = "Measure it without `load_in_4bit`."
+        else:
+            said = f"in {bits} bits, and is measured on weights that are not"
+            remedy = (
+                "`trl-consistency evaluate --load_in_4bit true` loads them in 4 bits."
+                if bits == 4
+                else "No command loads them in 8 bits. In Python, load the model so, and give it to `evaluate`."
             )
+        warnings.warn(
+            printable(f"{path} was trained on weights {said}: it answers otherwise than in its training. {remedy}")
         )
 
 
@@ -279,11 +285,25 @@ def _trained_quantization(folder: Path) -> dict[str, Any]:
     Returns the options of `BitsAndBytesConfig` with which an adapter was trained. Its card says them, or in a checkpoint the state
     of the trainer. Empty if neither does.
     """
-    state: dict[str, Any] = {}
+    said = _run_of_checkpoint(folder).get("quantization")
+    return {**(said if isinstance(said, dict) else {}), **_card_data(folder)}
+
+
+def _was_trained_whole(folder: Path) -> bool:
+    """Whether an adapter of this package was trained on weights that are not quantized, which its card or checkpoint would say."""
+    if "quantization" in _run_of_checkpoint(folder):
+        return True
+    tags = _card_data(folder).get("tags")
+    return isinstance(tags, list) and "trl-consistency" in tags
+
+
+def _run_of_checkpoint(folder: Path) -> dict[str, Any]:
+    """Returns what the state of a trainer says of its run; empty for other folders."""
+    run: Any = None
     with suppress(OSError, ValueError, RecursionError, KeyError, TypeError):
-        trainer_state = json.loads((folder / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
-        state = dict(trainer_state["stateful_callbacks"]["manifest"]["run"]["quantization"])
-    return {**state, **_card_data(folder)}
+        state = json.loads((folder / TRAINER_STATE_NAME).read_text(encoding="utf-8"))
+        run = state["stateful_callbacks"]["manifest"]["run"]
+    return run if isinstance(run, dict) else {}
 
 
 def warn_of_ends(paths: Sequence[str], model: Any, processing_class: ProcessingClass) -> None:
