@@ -86,7 +86,7 @@ class Estimate:
         )
 
     def __str__(self) -> str:
-        """Formats the estimate: `75.0% [68.6, 80.5] (150/200), 50 unread; 100.0% of 150 read`."""
+        """Formats the estimate: `75.0% [68.5, 80.5] (150/200), 50 unread; 100.0% of 150 read`."""
         if self.unit in DIGITS:
             low, high = self.interval or (None, None)
             value, *bounds = (f"{of:.{DIGITS[self.unit]}f}" for of in (self.value, low, high) if of is not None)
