@@ -185,7 +185,18 @@ def test_values_have_no_typing_errors(text, wording):
     assert edit_words(text, wording, random.Random(0)) == text
 
 
-@pytest.mark.parametrize("word", ["5 mg", "2 Mb", "kW,", "MHz?", "pH", "CO", "Co", "x", "XIV", "f(abc)"])
+@pytest.mark.parametrize(
+    "word", ["20 mcg", "5 mmol?", "mmol", "90 rpm,", "MHz,", "kWh", "2 mmHg", "mcg", "NaCl", "KOH", "pKa"]
+)
+@pytest.mark.parametrize("wording", ["swap 9", "drop 9", "double 9", "neighbour 9", "vowel 9", "split 9"])
+def test_units_and_formulas_have_no_typing_errors(word, wording):
+    """20 mcg became 20 mg, 3 kWh 3 kW and KOH KH, all with the answer of before."""
+    edited = edit_words(f"Which answer has {word} more within", wording, random.Random(0))
+    assert f" {word} " in edited
+    assert edited != f"Which answer has {word} more within"
+
+
+@pytest.mark.parametrize("word", ["5 mg", "mg", "mcg", "2 Mb", "kW,", "MHz?", "pH", "CO", "Co", "x", "XIV", "f(abc)"])
 @pytest.mark.parametrize("wording", ["upper all", "lower all", "capitalize all", "alternate all", "swapcase all"])
 def test_units_and_symbols_keep_their_case(word, wording):
     """kW became KW, 2 Mb became 2 MB, and CO became Co, with the answer of before."""

@@ -14,6 +14,7 @@ WORDINGS = read_wordings(FAMILY)
 
 _KEYBOARD = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 _VOWELS = "aeiou"
+_LONGEST_SYMBOL = 4  # letters of a unit or formula such as mmol
 # Digits, signs of formulas, and Roman numerals: a letter more or less makes another value, 110 of 1e10.
 _VALUE = re.compile(r"\d|[=+*/^_<>|\\]|\w\(|\b[IVXLCDM]{2,}\b")
 _CASES = ("upper", "lower", "capitalize", "alternate", "swapcase")
@@ -55,8 +56,9 @@ def edit_words(text: str, wording: str, rng: random.Random) -> str:
     for index in indices:
         if name == "join" and _is_in_number("".join(pieces[:index]), "".join(pieces[index + 1 :])):
             continue  # "2 3" would be 23
-        if name in _CASES and _has_own_case(pieces[index], "".join(pieces[max(index - 2, 0) : index])):
-            continue  # kW would be KW
+        before = "".join(pieces[max(index - 2, 0) : index])
+        if kind == "word" and (_has_own_case if name in _CASES else _has_own_letters)(pieces[index], before):
+            continue  # kW would be KW, and mcg mg
         if kind == "gap" and "\n" in pieces[index]:
             continue  # lines of code, tables and verses
         edited = edit(pieces[index], rng)
@@ -124,10 +126,27 @@ def _is_in_number(before: str, after: str) -> bool:
 def _has_own_case(word: str, before: str) -> bool:
     """Whether a word in other letters could be another one: a value, a unit (5 mg, kW, MHz) or a symbol (x, Co, CO)."""
     letters = [letter for letter in word if letter.isalpha()]
-    is_mixed = any(map(str.isupper, letters[1:])) and any(map(str.islower, letters))
     # "A" and "Is" at the beginning are no symbols.
     is_short = bool(before.strip()) and (len(letters) == 1 or (len(letters) == 2 and letters[0].isupper()))
-    return is_mixed or is_short or before.rstrip()[-1:].isdigit() or _VALUE.search(word) is not None
+    is_value = before.rstrip()[-1:].isdigit() or _VALUE.search(word) is not None
+    return _is_mixed(letters) or is_short or is_value or _lacks_vowels(letters)
+
+
+def _has_own_letters(word: str, before: str) -> bool:
+    """Whether a word with a typing error could be another one: a unit (20 mcg, kWh) or a formula (NaCl, KOH)."""
+    letters = [letter for letter in word if letter.isalpha()]
+    is_unit = before.rstrip()[-1:].isdigit() or all(map(str.isupper, letters)) or letters[-3:] == ["m", "o", "l"]
+    return _is_mixed(letters) or _lacks_vowels(letters) or (len(letters) <= _LONGEST_SYMBOL and is_unit)
+
+
+def _is_mixed(letters: list[str]) -> bool:
+    return any(map(str.isupper, letters[1:])) and any(map(str.islower, letters))
+
+
+def _lacks_vowels(letters: list[str]) -> bool:
+    """Whether letters are those of a unit, such as mg or mcg, and not of a word, which has a vowel."""
+    is_latin = all(map(str.isascii, letters))
+    return is_latin and len(letters) <= _LONGEST_SYMBOL and not {*"".join(letters).lower()} & {*_VOWELS, "y"}
 
 
 def _alternate(word: str, rng: random.Random) -> str:
