@@ -66,6 +66,7 @@ FOLDERS = {
     "backup": {"train.jsonl": "train", "test.jsonl": "test", "backup/train.jsonl": "backup"},
     "no split": {"pairs.jsonl": "pairs", "targets.jsonl": "targets"},
     "one file": {"pairs.jsonl": "train"},
+    "one training file": {"training_pairs.jsonl": "train"},
     "one test file": {"test.jsonl": "test"},
     "shards": {"data/train-00000-of-00002.jsonl": "train", "data/train-00001-of-00002.jsonl": "train"},
     "folders": {"train/a.jsonl": "train", "train/b.jsonl": "train", "test/a.jsonl": "test"},

@@ -39,7 +39,7 @@ _NOT_DATA = (
 )
 _SHARD = re.compile(r"-(\d{5})-of-(\d{5})$")
 # A folder's only split keeps a name that begins so; any other is `train`.
-_SPLIT_NAME = re.compile(r"train|test|val|dev|eval")
+_SPLIT_NAME = re.compile(r"test|val|dev|eval")
 
 # Sub-folder for a model's answers as they are generated, so that a killed run can resume. It is not pushed.
 ANSWERS = "_answers"
@@ -92,7 +92,7 @@ def split_files(folder: str) -> dict[str, list[Path]]:
     Returns the data files of each split of a local folder. `datasets` guesses them from parts of the names: it pools
     `test.jsonl` with `test_old.jsonl`, and leaves out files of another type, or beside files that it takes for splits.
     Here every data file counts. Its split is its name (without the shard), or the name of its sub-folder, unless that is
-    `data`. A single split is `train`, unless its name is one of a split.
+    `data`. A single split is `train`, unless its name begins like that of another split (`test`).
 
     Returns:
         `dict[str, list[Path]]`: Files by split. Empty if `folder` is no folder, has no data files, or has metadata that
