@@ -228,6 +228,12 @@ CASES: list[Case] = [
                 "`eval_steps` is set without `eval_strategy`, so that nothing would be evaluated during training. Set `eval_strategy: steps`, or …",
             ),
             (
+                "steps that are not counted",
+                "A number of steps between checkpoints, evaluations or logs beside a strategy that counts none",
+                {"save_steps": 10, "save_strategy": "epoch"},
+                "`save_steps` is 10, and `save_strategy` is epoch, which counts no steps. Set `save_strategy: steps`, or leave `save_steps` out.",
+            ),
+            (
                 "a page that is not pushed",
                 "Options of the Hub without `push_to_hub: true`",
                 {"hub_model_id": "me/model"},

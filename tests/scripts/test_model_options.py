@@ -5,7 +5,13 @@ from trl import ModelConfig, ScriptArguments
 
 from trl_consistency import ConsistencyError
 from trl_consistency.scripts.consistency import COMMAND
-from trl_consistency.scripts.model_options import adapter_of, check_init_kwargs, check_model_options, quantization_of
+from trl_consistency.scripts.model_options import (
+    adapter_of,
+    check_init_kwargs,
+    check_intervals,
+    check_model_options,
+    quantization_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +41,31 @@ def test_options_that_another_one_switches_on(options, is_refused):
             check_model_options(*arguments)
     else:
         check_model_options(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "typed", "is_refused"),
+    [
+        ({"save_strategy": "epoch"}, {"save_steps": 100}, True),
+        ({"save_strategy": "no"}, {"save_steps": 100}, True),
+        ({"eval_strategy": "epoch", "eval_steps": 50}, {}, True),
+        ({}, {"logging_strategy": "epoch", "logging_steps": 5}, True),
+        ({"save_strategy": "best"}, {"save_steps": 100}, True),
+        ({"save_strategy": "steps"}, {"save_steps": 100}, False),
+        ({}, {"save_steps": 100}, False),  # by default, checkpoints come by steps
+        ({"save_steps": 100}, {"save_strategy": "epoch"}, False),  # in place of what the recipe has
+        ({"save_steps": 100, "save_strategy": "no"}, {}, False),
+        ({"eval_strategy": "epoch", "eval_steps": None}, {}, False),
+    ],
+)
+def test_an_interval_in_steps_where_something_else_counts(recipe, typed, is_refused):
+    by_default = {"save_strategy": "steps", "save_steps": 500, "logging_strategy": "steps", "logging_steps": 10}
+    args = SimpleNamespace(**{"eval_strategy": "no", "eval_steps": None, **by_default, **recipe, **typed})
+    if is_refused:
+        with pytest.raises(ConsistencyError, match=r"`\w+_steps` is \d+, and `\w+_strategy` is \w+"):
+            check_intervals({*recipe, *typed}, set(typed), args)
+    else:
+        check_intervals({*recipe, *typed}, set(typed), args)
 
 
 def test_the_parser_knows_what_was_given(tmp_path):

@@ -36,7 +36,7 @@ from ..trainer.run.output_checks import (
 from ..upstream import end_run
 from .dpo_trainer import RecordingDPOTrainer, digests_of_preferences
 from .loading import get_split, load_pairs
-from .model_options import adapter_of, check_init_kwargs, check_model_options
+from .model_options import adapter_of, check_init_kwargs, check_intervals, check_model_options
 from .parser import StrictParser
 from .training import NO_PREDICTION
 
@@ -55,6 +55,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> DPOTraine
     parser = make_parser(prog)
     script_args, training_args, model_args, dataset_args = parser.parse_args_and_config(args)
     check_model_options(parser.given, script_args, training_args, model_args)
+    check_intervals(parser.given, parser.typed, training_args)
     check_init_kwargs(model_args, training_args.model_init_kwargs or {}, parser.given)
     if training_args.do_predict:
         raise ConsistencyError(NO_PREDICTION)

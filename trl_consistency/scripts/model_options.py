@@ -19,6 +19,8 @@ OF_LORA = (
 )
 OF_HUB = ("hub_model_id", "hub_private_repo", "hub_revision")
 OF_4_BITS = ("bnb_4bit_quant_type", "use_bnb_nested_quant", "bnb_4bit_quant_storage")
+# Numbers of steps, and what says that steps count
+INTERVALS = {"save_steps": "save_strategy", "eval_steps": "eval_strategy", "logging_steps": "logging_strategy"}
 
 
 def check_model_options(given: Collection[str], script_args: Any, training_args: Any, model_args: Any) -> None:
@@ -52,6 +54,22 @@ def check_switched_on(given: Collection[str], *options: Any) -> None:
             raise ConsistencyError(
                 f"`{unused[0]}` is set without `{needed}`, so that {otherwise}. Set `{needed}: {on}`, or `{needed}: {off}` if that "
                 "is meant."
+            )
+
+
+def check_intervals(given: Collection[str], typed: Collection[str], args: Any) -> None:
+    """
+    Raises [`ConsistencyError`] for a number of steps among those `given` where the strategy beside it counts no steps. A strategy that
+    is `typed` replaces the steps of a recipe knowingly, and so does `no` beside them.
+    """
+    for steps, strategy in INTERVALS.items():
+        number, kind = getattr(args, steps), getattr(args, strategy)
+        kind = getattr(kind, "value", kind)
+        is_meant = steps not in typed and (strategy in typed or kind == "no")
+        if steps in given and strategy in given and number is not None and kind != "steps" and not is_meant:
+            raise ConsistencyError(
+                f"`{steps}` is {number:g}, and `{strategy}` is {kind}, which counts no steps. Set `{strategy}: steps`, or leave `{steps}` "
+                "out."
             )
 
 

@@ -23,7 +23,7 @@ from .loading import (
     load_guard,
     load_pairs,
 )
-from .model_options import adapter_of, check_init_kwargs, check_model_options, quantization_of
+from .model_options import adapter_of, check_init_kwargs, check_intervals, check_model_options, quantization_of
 from .parser import StrictParser
 from .training_engine import check_server_of_targets, flags_of_engine, naming_engine
 
@@ -70,6 +70,7 @@ class TrainingCommand(NamedTuple):
         with ends_with_message():
             script_args, training_args, model_args, dataset_args = parser.parse_args_and_config(args)
             check_model_options(parser.given, script_args, training_args, model_args)
+            check_intervals(parser.given, parser.typed, training_args)
             check_init_kwargs(model_args, training_args.model_init_kwargs or {}, parser.given)
             with parser.naming_given(), one_object(script_args.json) as printed:
                 guard = load_guard(script_args, training_args)
