@@ -105,6 +105,16 @@ def test_whole_model_is_not_saved_beside_an_adapter(tmp_path):
     ConsistencyTrainer(make_model(), peft_config=LORA, **options)
 
 
+def test_adapter_is_not_saved_beside_a_whole_model(tmp_path):
+    """It was said that the whole model would be replaced. Both stayed there, and `push` refused the folder in the end."""
+    args = make_config(tmp_path, method="bct", max_steps=1)
+    options = {"args": args, "train_dataset": make_pairs(4), "processing_class": make_tokenizer()}
+    ConsistencyTrainer(make_model(), **options).save_model()
+    with pytest.raises(ConsistencyError, match=r"holds a whole model \(model.safetensors\), and an adapter would be saved"):
+        ConsistencyTrainer(make_model(), peft_config=LORA, **options)
+    ConsistencyTrainer(make_model(), **options)
+
+
 class TestEvaluatedSets:
     @pytest.mark.parametrize("chosen", [None, {}])
     def test_none(self, tmp_path, chosen):

@@ -78,9 +78,15 @@ def check_report_folder(output_dir: str) -> None:
 
 
 def check_adapter_folder(output_dir: str, saves_adapter: bool) -> None:
-    """Raises [`ConsistencyError`] if a whole model would be saved beside an adapter, which would be loaded instead."""
+    """Raises [`ConsistencyError`] if an adapter and a whole model would be saved side by side: one would be taken for the other."""
     if not saves_adapter and os.path.exists(os.path.join(output_dir, ADAPTER_CONFIG)):
         raise ConsistencyError(
             f"`output_dir` {output_dir} holds an adapter, and a whole model would be saved beside it: from that folder the "
             "adapter would be loaded. Choose another one, or remove the adapter's files."
+        )
+    whole = sorted(Path(output_dir).glob("model*.safetensors")) if saves_adapter else []
+    if whole:
+        raise ConsistencyError(
+            f"`output_dir` {output_dir} holds a whole model ({whole[0].name}), and an adapter would be saved beside it, so that neither "
+            "could be told from the other. Choose another one, or remove the model's files."
         )
