@@ -1,7 +1,12 @@
 """One engine for several models, without vLLM: what it keeps for the models that are asked later."""
 
-from tests.helpers.vllm_stand_in import served  # noqa: F401
-from trl_consistency.generation.answer_engine import ONE, AnswerEngine, EngineOnServer
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from tests.helpers.vllm_stand_in import LLM, SamplingParams, served  # noqa: F401
+from trl_consistency.generation.answer_engine import ONE, AnswerEngine, EngineInProcess, EngineOnServer
 
 
 class Echo:
@@ -53,3 +58,29 @@ def test_answers_that_a_server_broke_off_are_asked_for_again(served, model_dir):
     served.complete = broken_off
     assert engine.answer(*asked) == expected
     assert not breaks
+
+
+@pytest.mark.parametrize("where", ["in the process", "on a server"])
+def test_each_prompt_of_a_batch_is_sampled_by_itself(served, model_dir, monkeypatch, where):  # noqa: F811
+    """vLLM seeds the random numbers of each prompt with the seed of its request: with one for all, all had the same draw."""
+    monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=LLM, SamplingParams=SamplingParams))
+    monkeypatch.setitem(sys.modules, "vllm.lora.request", SimpleNamespace(LoRARequest=None))
+    if where == "in the process":
+        backend = EngineInProcess({"model": str(model_dir)}, {ONE: None}, 1)
+    else:
+        backend = EngineOnServer(served.url, str(model_dir), {ONE: None}, 1, 5.0, "test")
+    prompts = [[5, 6, number] for number in range(7, 13)]
+
+    def sampled(seed, asked=prompts, temperature=1000.0):  # where any token is as likely as another
+        sampling = {"temperature": temperature, "max_tokens": 4, "stop_token_ids": [2]}
+        engine = AnswerEngine(backend, [ONE], sampling, where).of(ONE)
+        engine.start()
+        return engine(asked, seed)
+
+    first = sampled(3)
+    assert len(set(map(tuple, first))) == len(prompts)
+    assert sampled(3) == first, "a batch gets the same answers whenever it is sampled"
+    assert sampled(4) != first
+    kept = [AnswerEngine(backend, [ONE], {"temperature": of}, where).of(ONE).options for of in (0.0, 1.0)]
+    assert kept[0] == {"engine": where}, "greedy answers that are kept stay as they are"
+    assert kept[0] != kept[1], "those with one seed for all are not used again"

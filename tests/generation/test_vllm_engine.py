@@ -5,6 +5,7 @@ import importlib.util
 import inspect
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from trl.generation import vllm_generation
 from trl.generation.vllm_generation import VLLMGeneration
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
-from tests.helpers.vllm_stand_in import SamplingParams
+from tests.helpers.vllm_stand_in import HeldModel, SamplingParams
 from trl_consistency import ConsistencyError, ConsistencyTrainer
 from trl_consistency.generation import vllm_engine
 
@@ -31,8 +32,8 @@ class Engine:
         self.generation_kwargs = {}
         self.calls = []
         self.was_shut_down = False
-        self.llm = self.llm_engine = self.engine_core = self
-        self.model = AutoModelForCausalLM.from_pretrained(bound.arguments["model"].name_or_path)
+        self.held = HeldModel(bound.arguments["model"].name_or_path)
+        self.llm = SimpleNamespace(generate=self.answer, llm_engine=SimpleNamespace(engine_core=self))
         Engine.made.append(self)
 
     def generate(self, prompts, images, num_generations, profiler=None):
@@ -40,23 +41,19 @@ class Engine:
         assert num_generations == 1
         assert not torch.is_autocast_enabled("cpu")
         self.calls.append((prompts, dict(self.generation_kwargs)))
-        temperature = self.arguments["temperature"]
-        torch.manual_seed(self.generation_kwargs["seed"])
-        completions = []
-        for prompt_ids in prompts:
-            output = self.model.generate(
-                torch.tensor([prompt_ids]),
-                max_new_tokens=self.arguments["max_completion_length"],
-                pad_token_id=0,
-                eos_token_id=self.generation_kwargs["stop_token_ids"],
-                **(
-                    {"do_sample": True, "temperature": temperature, "top_k": 0}
-                    if temperature
-                    else {"do_sample": False}
-                ),
-            )
-            completions.append(output[0, len(prompt_ids) :].tolist())
-        return prompts, completions, None, None
+        params = SamplingParams(
+            temperature=self.arguments["temperature"],
+            max_tokens=self.arguments["max_completion_length"],
+            **self.generation_kwargs,
+        )
+        asked = [{"prompt_token_ids": ids} for ids in prompts]
+        return prompts, self.llm.generate(asked, sampling_params=params), None, None
+
+    def answer(self, prompts, sampling_params):
+        """`generate` of `vllm.LLM`, with the token ids of the answers alone."""
+        of_prompts = sampling_params if isinstance(sampling_params, list) else [sampling_params] * len(prompts)
+        answered = zip(prompts, of_prompts, strict=True)
+        return [self.held.sample(prompt["prompt_token_ids"], params)[0] for prompt, params in answered]
 
     def sync_weights(self):
         pytest.fail("the engine must stay the initial checkpoint")
@@ -162,6 +159,16 @@ def test_arguments_arrive(installed, tmp_path, model_dir):
     assert all(kwargs["frequency_penalty"] == 0.5 for kwargs in sampling)
     assert all(kwargs["stop_token_ids"] == [2] for kwargs in sampling)
     assert len({kwargs["seed"] for kwargs in sampling}) == len(sampling)
+
+
+def test_each_prompt_is_sampled_by_itself(installed, tmp_path, model_dir):
+    """With one seed for a batch, vLLM gave all of its prompts the same random numbers."""
+    flat = 1000.0  # any token is as likely as another
+    options = {"use_vllm": True, "temperature": flat, "target_batch_size": 8}
+    trainer = make_trainer(tmp_path / "first", str(model_dir), **options)
+    found = targets(trainer)
+    assert len(set(map(tuple, found))) == len(trainer.train_dataset)
+    assert targets(make_trainer(tmp_path / "again", str(model_dir), **options)) == found
 
 
 def test_killed_run_resumes(installed, tmp_path, model_dir, monkeypatch):

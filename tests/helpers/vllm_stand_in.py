@@ -59,6 +59,7 @@ class HeldModel:
     def __init__(self, name):
         self.model = AutoModelForCausalLM.from_pretrained(name).eval()
         self.received = []
+        self.sampling = threading.Lock()
 
     @torch.no_grad()
     def load_weights(self, weights):
@@ -74,18 +75,21 @@ class HeldModel:
         """Token ids of an answer, and the log-probability that each of them had to be drawn."""
         assert params.n == 1
         sampling = {"temperature": params.temperature, "top_p": params.top_p, "top_k": params.top_k}
-        output = (model or self.model).generate(
-            torch.tensor([prompt_ids]),
-            do_sample=params.temperature > 0,
-            max_new_tokens=params.max_tokens,
-            min_new_tokens=params.min_tokens,
-            **(sampling if params.temperature > 0 else {}),
-            repetition_penalty=params.repetition_penalty,
-            eos_token_id=params.stop_token_ids,
-            pad_token_id=0,
-            output_scores=True,
-            return_dict_in_generate=True,
-        )
+        with self.sampling:  # requests of several threads have their own random numbers
+            if params.seed is not None:  # vLLM seeds each answer by itself, whatever else is in the batch
+                torch.manual_seed(params.seed)
+            output = (model or self.model).generate(
+                torch.tensor([prompt_ids]),
+                do_sample=params.temperature > 0,
+                max_new_tokens=params.max_tokens,
+                min_new_tokens=params.min_tokens,
+                **(sampling if params.temperature > 0 else {}),
+                repetition_penalty=params.repetition_penalty,
+                eos_token_id=params.stop_token_ids,
+                pad_token_id=0,
+                output_scores=True,
+                return_dict_in_generate=True,
+            )
         ids = output.sequences[0, len(prompt_ids) :].tolist()
         scores = torch.cat(output.scores).log_softmax(-1)
         return ids, scores[range(len(ids)), ids].tolist()
@@ -156,12 +160,13 @@ class LLM:
         self.calls.append(sampling_params)
         outputs = []
         requests = lora_request if isinstance(lora_request, list) else [lora_request] * len(prompts)
-        for prompt, request in zip(prompts, requests, strict=True):
-            ids, log_probs = self.held.sample(prompt["prompt_token_ids"], sampling_params, self.serves(request))
+        of_prompts = sampling_params if isinstance(sampling_params, list) else [sampling_params] * len(prompts)
+        for prompt, request, params in zip(prompts, requests, of_prompts, strict=True):
+            ids, log_probs = self.held.sample(prompt["prompt_token_ids"], params, self.serves(request))
             tokens = [
                 {token: SimpleNamespace(logprob=value, rank=1)} for token, value in zip(ids, log_probs, strict=True)
             ]
-            answer = SimpleNamespace(token_ids=ids, logprobs=None if sampling_params.logprobs is None else tokens)
+            answer = SimpleNamespace(token_ids=ids, logprobs=None if params.logprobs is None else tokens)
             outputs.append(SimpleNamespace(prompt_token_ids=prompt["prompt_token_ids"], outputs=[answer]))
         return outputs
 

@@ -282,13 +282,13 @@ def texts_of(folder):
     return [(row["model"], row["row"], row["clean_text"], row["perturbed_text"]) for row in rows]
 
 
-def targets_of(tmp_path, name, folder, pairs, engine):
+def targets_of(tmp_path, name, folder, pairs, engine, temperature="0"):
     file = tmp_path / f"{name}.jsonl"
     options = {
         "model_name_or_path": folder,
         "dataset_name": pairs,
         "method": "bct",
-        "temperature": "0",
+        "temperature": temperature,
         "engine": engine,
     }
     options |= {"max_completion_length": 12, "bf16": "false", "use_cpu": "true", "vllm_max_model_length": 512}
@@ -323,6 +323,24 @@ def test_evaluate_and_targets_by_each_engine(tmp_path, llama_dir):
         alike = [one == other for one, other in zip(texts_of(tmp_path / kind), expected, strict=True)]
         print(f"\nevaluate --engine {kind}: {sum(alike)} of {len(alike)} rows answered as by transformers")
         assert sum(alike) >= 0.95 * len(alike)
+
+
+def test_targets_are_drawn_for_each_prompt_by_itself(tmp_path, llama_dir):
+    """With one seed for a batch, all of its prompts got the same answer from this model."""
+    model = AutoModelForCausalLM.from_pretrained(llama_dir)
+    torch.nn.init.zeros_(model.lm_head.weight)  # any token is as likely as another
+    model.save_pretrained(tmp_path / "flat")
+    make_tokenizer().save_pretrained(tmp_path / "flat")
+    pairs, port = write_pairs(tmp_path / "pairs.jsonl"), free_port()
+
+    def drawn(name, engine):
+        return targets_of(tmp_path, name, tmp_path / "flat", pairs, engine, "1.0")
+
+    by_vllm = drawn("vllm", "vllm")
+    with vllm_serve(tmp_path / "flat", tmp_path / "server.log", port):
+        by_server = [drawn(name, f"http://127.0.0.1:{port}") for name in ("server", "again")]
+    assert by_server[0] == by_server[1]
+    assert [len(set(map(tuple, of))) for of in (by_vllm, by_server[0])] == [12, 12]
 
 
 def test_commands_end_without_a_word_of_the_engine(tmp_path, llama_dir):

@@ -16,7 +16,8 @@ from transformers import GenerationConfig
 
 from ..errors import ConsistencyError, one_line
 from .server_requests import ServerClient
-from .vllm_engine import free_memory, shut_down
+from .targets import seed_of
+from .vllm_engine import OWN_DRAWS, free_memory, shut_down
 
 
 TRANSFORMERS, VLLM = "transformers", "vllm"
@@ -26,6 +27,9 @@ ONE = "base"  # name of the model of an engine that answers for one alone
 Batch: TypeAlias = tuple[int, tuple[tuple[int, ...], ...]]  # its seed, and its prompts
 
 Folders = Mapping[str, str | None]  # of each model's adapter, by name; None for the base model
+
+# Requests to a server at a time
+AT_ONCE = 64
 
 
 class Backend(Protocol):
@@ -37,7 +41,10 @@ class Backend(Protocol):
     def answer(
         self, prompts: list[list[int]], names: Sequence[str], sampling: dict[str, Any]
     ) -> dict[str, list[list[int]]]:
-        """Returns token ids of each named model's answers to prompts (token ids)."""
+        """
+        Returns token ids of each named model's answers to prompts (token ids). They are drawn with the `seed` in `sampling`, and each
+        prompt has random numbers of its own.
+        """
         ...
 
     def close(self) -> None:
@@ -66,7 +73,7 @@ class AnswerEngine:
 
     def of(self, name: str) -> "ModelAnswers":
         """Returns what answers for one model, instead of `model.generate`."""
-        return ModelAnswers(self, name, {"engine": self._label})
+        return ModelAnswers(self, name, {"engine": self._label, **(OWN_DRAWS if _samples(self._sampling) else {})})
 
     def start(self) -> None:
         if not self._has_started:
@@ -140,9 +147,10 @@ class EngineInProcess:
         from vllm import SamplingParams
 
         adapters = {"lora_request": [self._requests.get(name) for name in names for _ in prompts]}
+        seeds = _own_seeds(sampling, prompts)
         outputs = self._llm.generate(
             [{"prompt_token_ids": ids} for _ in names for ids in prompts],
-            sampling_params=SamplingParams(**sampling),
+            sampling_params=[SamplingParams(**{**sampling, "seed": own}) for _ in names for own in seeds],
             use_tqdm=False,
             **(adapters if self._requests else {}),
         )
@@ -192,20 +200,39 @@ class EngineOnServer:
     def answer(
         self, prompts: list[list[int]], names: Sequence[str], sampling: dict[str, Any]
     ) -> dict[str, list[list[int]]]:
-        def ask(name: str) -> list[list[int]]:
-            return self._client.complete(self._served.get(name, self._client.model), prompts, sampling)
+        # The server gives all prompts of a request its seed.
+        parts = [(prompts, sampling)]
+        if _samples(sampling):
+            seeds = _own_seeds(sampling, prompts)
+            parts = [([ids], {**sampling, "seed": own}) for ids, own in zip(prompts, seeds, strict=True)]
 
-        def ask_all() -> list[list[list[int]]]:
-            with ThreadPoolExecutor(len(names)) as pool:
-                return list(pool.map(ask, names))
+        def ask(request: tuple[str, tuple[list[list[int]], dict[str, Any]]]) -> list[list[int]]:
+            name, part = request
+            return self._client.complete(self._served.get(name, self._client.model), *part)
+
+        def ask_all() -> list[list[int]]:
+            requests = [(name, part) for name in names for part in parts]
+            with ThreadPoolExecutor(min(len(requests), AT_ONCE)) as pool:
+                return [ids for answers in pool.map(ask, requests) for ids in answers]
 
         answers = self._client.twice(ask_all, self._load, "run the same command again")
-        return dict(zip(names, answers, strict=True))
+        count = len(prompts)
+        return {name: answers[number * count : (number + 1) * count] for number, name in enumerate(names)}
 
     def close(self) -> None:
         if self._client is not None:
             for served in self._served.values():
                 self._client.unload_adapter(served)
+
+
+def _samples(sampling: dict[str, Any]) -> bool:
+    """Whether answers are drawn, and not the likeliest ones."""
+    return bool(sampling.get("temperature"))
+
+
+def _own_seeds(sampling: dict[str, Any], prompts: list[list[int]]) -> list[int]:
+    """Returns a seed for each prompt of a batch. With one for all, they would have the same random numbers, and be answered alike."""
+    return [seed_of(sampling["seed"], place) for place in range(len(prompts))]
 
 
 def server_of_one(url: str, base: str, timeout: float, generation: GenerationConfig) -> ModelAnswers:

@@ -81,7 +81,7 @@ def generate_targets(
                     raise ConsistencyError(
                         f"Targets that this run needs are no longer in {where}: batch {number}. Start again, and leave that folder as it is."
                     )
-                batch_prompts, batch_seed = [prompts[index] for index in batch], _batch_seed(seed, number)
+                batch_prompts, batch_seed = [prompts[index] for index in batch], seed_of(seed, number)
                 if engine:
                     answered = engine(batch_prompts, batch_seed)
                 else:
@@ -97,7 +97,8 @@ def generate_targets(
     return [by_index[index] for index in range(len(prompts))]
 
 
-def _batch_seed(seed: int, number: int) -> int:
+def seed_of(seed: int, number: int) -> int:
+    """Returns the seed of a batch or a prompt, `number`, of those that `seed` decides."""
     return int.from_bytes(hashlib.blake2b(f"{seed}:{number}".encode(), digest_size=6).digest(), "little")
 
 

@@ -2,7 +2,9 @@
 
 import gc
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from copy import copy
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -14,10 +16,15 @@ from ..config.types import check_keys
 from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError
 from ..upstream import extra_engine_options, load_vllm_generation, vllm_options, vllm_sampling_options
+from .targets import seed_of
 
 
 if TYPE_CHECKING:
     from ..config.consistency_config import ConsistencyConfig
+
+
+# With what sampled answers are kept. Earlier ones, in which all prompts of a batch had the same random numbers, are not used again.
+OWN_DRAWS = {"random_numbers": "of each prompt"}
 
 
 class TargetEngine:
@@ -44,6 +51,7 @@ class TargetEngine:
             "engine": "vllm",
             "model_impl": args.vllm_model_impl,
             "generation_kwargs": args.generation_kwargs or {},
+            **(OWN_DRAWS if args.temperature else {}),
         }
 
     def start(self) -> None:
@@ -65,11 +73,10 @@ class TargetEngine:
             # The same tokens end an answer as in transformers. vLLM keeps the end token.
             "stop_token_ids": self._ends,
             **cast(dict[str, Any], self._args.generation_kwargs or {}),
-            # A batch gets the same answers whenever it is sampled. vLLM uses the seed for each prompt, so all prompts
-            # of a batch share their random numbers.
             "seed": seed,
         }
-        _, completions, *_ = self._generation.generate(prompts, None, num_generations=1)
+        with own_draws(self._generation.llm):
+            _, completions, *_ = self._generation.generate(prompts, None, num_generations=1)
         return [list(completion_ids) for completion_ids in completions]
 
     def close(self) -> None:
@@ -79,6 +86,27 @@ class TargetEngine:
         shut_down(getattr(self._generation, "llm", None))
         self._generation = None
         free_memory()
+
+
+@contextmanager
+def own_draws(llm: Any) -> Iterator[None]:
+    """
+    Within it, a `vllm.LLM` gives each prompt random numbers of its own, by the options' `seed` and the prompt's place. So a batch
+    gets the same answers whenever it is sampled. vLLM itself takes the seed for each prompt: all would have the same draws.
+    """
+    generate = llm.generate
+
+    def generate_each(prompts: list[Any], sampling_params: Any, **others: Any) -> Any:
+        own = [copy(sampling_params) for _ in prompts]
+        for place, options in enumerate(own):
+            options.seed = seed_of(sampling_params.seed, place)
+        return generate(prompts, sampling_params=own, **others)
+
+    llm.generate = generate_each
+    try:
+        yield
+    finally:
+        llm.generate = generate
 
 
 def check_sampling_options(generation_kwargs: Any) -> None:
