@@ -267,6 +267,7 @@ def test_a_composition_of_which_one_changes_nothing_is_counted():
     "last",
     [
         *("All of the above", "None of the answers above.", "All of above", "above sea level"),
+        *("All above", "(None above)", "All of the below", "both below.", "none below sea level"),
         *("Alle oben genannten", "Toutes les réponses ci-dessus", "Todas las anteriores", "Tutte le precedenti"),
         *("Всё вышеперечисленное", "以上都是", "上記のすべて", "위의 모든 것"),
     ],

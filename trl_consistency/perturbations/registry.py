@@ -33,7 +33,8 @@ EDITING, ENCODING = ("typos", "spacing", "case", "answer_position"), ("base64", 
 
 # "All of the above", and the same in German, French, Spanish, Portuguese, Italian, Russian, Chinese, Japanese and Korean
 _BY_PLACE = re.compile(
-    r"\b(?:the|of|choices|answers|options|statements) above\b|\b(?:oben|obigen|ci-dessus|anteriores|acima|precedenti)\b|"
+    r"\b(?:the|of|choices|answers|options|statements) (?:above|below)\b|\b(?:all|none|both|either|neither) (?:above|below)(?=\W*$)|"
+    r"\b(?:oben|obigen|ci-dessus|anteriores|acima|precedenti)\b|"
     r"\b\u0432\u044b\u0448\u0435|\u4ee5\u4e0a|\u4e0a\u8ff0|\u4e0a\u8a18|\uc704\uc758",
     re.IGNORECASE,
 )
