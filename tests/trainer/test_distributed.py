@@ -42,7 +42,11 @@ RUNS = {
 }
 CASES = [(row, adapter, name) for name in CONFIG_OF for row in RUNS for adapter in ("lora", "full")]
 QUANTISED = [(row, "qlora", name) for name in CONFIG_OF for row in RUNS]
-QUICK = [("kl, act, attct, mlpct, bct", "lora", "DDP"), ("OPCT", "full", "DDP")]
+QUICK = [
+    ("kl, act, attct, mlpct, bct", "lora", "DDP"),
+    ("OPCT", "full", "DDP"),
+    ("act", "full", "FSDP2"),  # whose reference is a copy
+]
 
 
 def needs_deepspeed(name):
@@ -66,21 +70,24 @@ def one_process():
 
 @pytest.fixture(scope="module")
 def quick_results(tmp_path_factory, sharp_model):
-    """Results of two processes in the cases of `make test-long`, by case: one start for all."""
+    """Results of two processes in the cases of `make test-long`, by case: one start for all of a kind."""
 
-    def run_in_turn(folder):
+    def run_in_turn(folder, name):
+        quick = [case for case in QUICK if case[2] == name]
         runs = [
             (
                 RUNS[row][0],
                 *arguments_of(folder / str(number), sharp_model, 2, adapter, RUNS[row][1], others_of(*case)),
             )
-            for number, case in enumerate(QUICK)
+            for number, case in enumerate(quick)
             for row, adapter, _ in [case]
         ]
-        launch("DDP", "no", ["-m", "tests.helpers.in_turn", json.dumps(runs)])
-        return {case: load_result(folder / str(number)) for number, case in enumerate(QUICK)}
+        launch(name, "no", ["-m", "tests.helpers.in_turn", json.dumps(runs)])
+        return {case: load_result(folder / str(number)) for number, case in enumerate(quick)}
 
-    return lambda: made_once(tmp_path_factory, "two_processes", run_in_turn)[1]
+    return lambda name: made_once(tmp_path_factory, f"two_processes_{name}", lambda folder: run_in_turn(folder, name))[
+        1
+    ]
 
 
 def run(directory, model, name, script, adapter, method, **others):
@@ -168,7 +175,7 @@ def check_two_equal_one(tmp_path, model, one_process, name, script, adapter, met
 def test_two_processes_equal_one(tmp_path, sharp_model, one_process, quick_results, row, adapter, name):
     """Weights after training, targets, and the loss of an evaluation set that does not divide evenly; ranks are equal."""
     case, (script, method) = (row, adapter, name), RUNS[row]
-    two = quick_results()[case] if case in QUICK else None
+    two = quick_results(name)[case] if case in QUICK else None
     check_two_equal_one(
         tmp_path, sharp_model, one_process, name, script, adapter, method, two, **others_of(row, adapter, name)
     )

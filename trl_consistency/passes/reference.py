@@ -108,10 +108,13 @@ class Reference:
 
 
 class GivenReference(Reference):
-    """A separate frozen model as the reference. It must not share weights with the student."""
+    """
+    A separate frozen model as the reference: one that was `given`, or a copy of the initial policy. It must not share weights with the
+    student.
+    """
 
-    def __init__(self, ref_model: nn.Module, accelerator: Accelerator):
-        self.given = ref_model
+    def __init__(self, ref_model: nn.Module, accelerator: Accelerator, given: nn.Module | None = None):
+        self.given = given
         self.wrapped = prepare_frozen(ref_model.eval().requires_grad_(False), accelerator)
         self.model = accelerator.unwrap_model(self.wrapped)
         self._redirect = ForwardRedirection()

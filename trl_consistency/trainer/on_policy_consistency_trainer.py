@@ -439,7 +439,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
             return self._freeze_reference(model)
         check_sharding(self, adapter_off=True)  # a `ref_model` does not share the student's weights
         self.ref_model = load_reference_model(self.ref_model, self)
-        return GivenReference(self.ref_model, self.accelerator)
+        return GivenReference(self.ref_model, self.accelerator, given=self.ref_model)
 
     @property
     def _reference(self) -> Reference:
