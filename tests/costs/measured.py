@@ -104,7 +104,10 @@ def train(case: dict[str, Any], output_dir: str) -> None:
         args: Any = OnPolicyConsistencyConfig(**options)
         trainer: Any = OnPolicyConsistencyTrainer(args=args, train_dataset=data, **arguments)
     else:
-        data = random_pairs(rows, prompt, answer, config.vocab_size)
+        has_answers = "target_batch_size" not in options
+        data = random_pairs(rows, prompt, answer if has_answers else 0, config.vocab_size)
+        if not has_answers:
+            options["generation_kwargs"] = {"min_new_tokens": answer}
         args = ConsistencyConfig(method=method, **options)
         trainer = ConsistencyTrainer(args=args, train_dataset=data, **arguments)
     trainer.train()

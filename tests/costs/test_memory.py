@@ -47,6 +47,9 @@ CASES = {
         gradient_checkpointing=False,
         gradient_accumulation_steps=2,
     ),
+    "bct, targets": case(
+        ["bct"], True, 512, 8, max_completion_length=64, gradient_checkpointing=True, target_batch_size=16
+    ),
     "kl": case(
         ["kl"], True, 256, 4, shape={"vocab_size": 32768}, max_completion_length=64, gradient_checkpointing=False
     ),
@@ -84,6 +87,7 @@ def computed(of):
         gradient_accumulation_steps=options.get("gradient_accumulation_steps", 1),
         gradient_checkpointing=options["gradient_checkpointing"],
         use_cpu=True,
+        target_batch_size=options.get("target_batch_size"),
         bf16=options.get("bf16", False),
         dtype="bfloat16" if options.get("bf16") else "float32",
         load_in_4bit=of["load_in_4bit"],

@@ -27,7 +27,14 @@ DECIDING = (
         "lora_r",
     ),
     *("lora_dropout", "lora_target_modules", "max_length", "max_completion_length", "per_device_train_batch_size"),
-    *("num_generations", "rollout_batch_size", "gradient_accumulation_steps", "gradient_checkpointing", "bf16"),
+    *(
+        "target_batch_size",
+        "num_generations",
+        "rollout_batch_size",
+        "gradient_accumulation_steps",
+        "gradient_checkpointing",
+        "bf16",
+    ),
 )
 
 
@@ -45,7 +52,7 @@ def read_estimates() -> list[dict[str, Any]]:
 
 
 class Bytes(NamedTuple):
-    """The most memory of a recipe at one time, and of OPCT also while it trains, after its rollouts were sampled."""
+    """The most memory of a recipe at one time, and while it trains, after its rollouts or targets were sampled."""
 
     most: int
     training: int | None = None
@@ -70,7 +77,7 @@ def estimate(recipe: Recipe) -> Bytes:
         make().save_pretrained(folder)
         memory = main(EstimateArguments(model_name_or_path=folder, method=methods, **setup))["memory"]
     training = sum(memory[name] for name in HELD_IN_TRAINING)
-    return Bytes(memory["total"], training if recipe.method == "opct" else None)
+    return Bytes(memory["total"], training if memory["while_sampling"] else None)
 
 
 def estimate_all(recipes: Sequence[Recipe] = RECIPES) -> None:

@@ -110,7 +110,18 @@ def _data(recipe: Recipe) -> str:
 def _hardware(recipe: Recipe, memory: Bytes | None) -> str:
     micro, accumulation = recipe.batch()
     several = "several GPUs divide `gradient_accumulation_steps` by their number"
-    if memory is not None and memory.training is not None and memory.training < memory.most:
+    samples_more = memory is not None and memory.training is not None and memory.training < memory.most
+    if samples_more and recipe.method != "opct":
+        return " ".join(
+            [
+                f"{memory.most / 2**30:.1f} GiB on one GPU while {recipe.options()['target_batch_size']} targets are made at a time "
+                f"(`target_batch_size`), and {memory.training / 2**30:.1f} GiB while it trains, if all rows are as long as `max_length` "
+                "allows. Shorter rows take less, and so does a lower `target_batch_size`. The libraries and the driver take some more. "
+                "Computed by `trl-consistency estimate` from the model's shape; not measured.",
+                recipe.hardware,
+            ]
+        ).strip()
+    if samples_more:
         rollouts = micro * accumulation
         at_once = recipe.options().get("rollout_batch_size")
         sampled = f"{at_once} of the step's {rollouts} rollouts" if at_once else f"the {rollouts} rollouts of a step"

@@ -44,6 +44,17 @@ def test_headers_of_rollouts_say_what_sampling_and_training_take():
     assert "8.0 GiB on one GPU if all rows" in text, "sampling takes less"
 
 
+def test_headers_of_targets_say_what_making_them_takes():
+    recipe = dataclasses.replace(ONE, method="bct")
+    text = " ".join(make_text(recipe, memory=Bytes(2**33, 2**32)).replace("\n#", "").split())
+    assert (
+        "8.0 GiB on one GPU while 32 targets are made at a time (`target_batch_size`), and 4.0 GiB while it trains"
+        in text
+    )
+    text = " ".join(make_text(recipe, memory=Bytes(2**33, 2**33)).replace("\n#", "").split())
+    assert "8.0 GiB on one GPU if all rows" in text, "making them takes less"
+
+
 def test_estimates_of_another_setup_do_not_count():
     kept = [{"setup": setup_of(ONE), "bytes": 5}]
     assert bytes_of(ONE, kept) == Bytes(5)
@@ -84,7 +95,7 @@ def test_objectives_that_are_combined_are_estimated_together(monkeypatch):
 
     def main(args):
         asked.append(args.method)
-        return {"memory": dict.fromkeys((*estimates.HELD_IN_TRAINING, "total"), 1)}
+        return {"memory": dict.fromkeys((*estimates.HELD_IN_TRAINING, "while_sampling", "total"), 1)}
 
     monkeypatch.setattr("trl_consistency.scripts.estimate.main", main)
     for method in ("bct_act", "opct"):

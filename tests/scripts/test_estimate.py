@@ -187,8 +187,8 @@ def test_progress_counts_blocks_on_a_terminal(capsys, config_dir, monkeypatch, i
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
     cli(["estimate", str(config_dir), "--method", "bct", *map(str, options)])
     shown = capsys.readouterr().err
-    # Two micro-batches of a model of two blocks. The others are like the second.
-    assert ("4 blocks" in shown.split("Tracing a training step (no weights are loaded): ")[-1]) is is_terminal
+    # Two micro-batches of a model of two blocks; the others are like the second. And the prompts and one token of targets.
+    assert ("8 blocks" in shown.split("Tracing a training step (no weights are loaded): ")[-1]) is is_terminal
     assert ("Tracing" in shown) is is_terminal
 
 
@@ -201,9 +201,9 @@ def test_text(capsys, config_dir):
         assert line in shown
     assert "in all" not in shown
     assert "give 1 to 2 GiB less than the device has" in shown
-    pairs = estimate(capsys, config_dir, "--max_length", 64, "--max_completion_length", 16)
+    pairs = estimate(capsys, config_dir, "--max_length", 64, "--method", "act")
     assert "in all" in pairs
-    for line in ("while", "rollouts", "less than the device has"):
+    for line in ("while", "rollouts", "targets", "less than the device has"):
         assert line not in pairs
 
 
@@ -223,11 +223,33 @@ def test_the_larger_phase_is_the_peak(capsys, config_dir, sampled, peak):
     assert f"while sampling; {memory['cache'] / 2**30:.2f} GiB of it is the KV cache" in shown
 
 
-def test_pairs_have_no_phase_of_sampling(capsys, config_dir):
-    words = ("--max_length", 64, "--max_completion_length", 16, "--json")
-    memory = json.loads(estimate(capsys, config_dir, *words))["memory"]
+def test_prompts_alone_have_no_phase_of_sampling(capsys, config_dir):
+    memory = json.loads(estimate(capsys, config_dir, "--max_length", 64, "--method", "act", "--json"))["memory"]
     assert memory["while_sampling"] is None
     assert memory["while_training"] == memory["total"]
+
+
+@pytest.mark.parametrize("method", ["bct", "kl"])
+def test_making_targets_is_a_phase(capsys, config_dir, method):
+    """It took more than the step, and was not counted: `target_batch_size` answers are sampled at a time."""
+    words = ("--method", method, "--max_length", 512, "--max_completion_length", 64, "--use_peft")
+    words += ("--per_device_train_batch_size", 1)
+
+    def found(*more):
+        return json.loads(estimate(capsys, config_dir, *words, *more, "--json"))
+
+    memory = found()["memory"]
+    assert memory["total"] == memory["while_sampling"] > memory["while_training"]
+    assert memory["while_sampling"] == memory["weights"] + memory["adapter"] + memory["sampling"]
+    fewer = found("--target_batch_size", 1)["memory"]
+    assert fewer["cache"] * 32 == memory["cache"]
+    assert fewer["total"] == fewer["while_training"] == memory["while_training"]
+    limit = (memory["while_training"] + memory["total"]) / 2 / 2**30
+    assert found("--memory", limit)["largest_batch"] > 0, "it is that of the step"
+    shown = estimate(capsys, config_dir, *words, "--memory", limit)
+    assert "targets " in shown
+    assert "of 32 targets at a time, before training" in shown
+    assert f"Making targets takes more than {limit:g} GiB: lower `--target_batch_size`" in shown
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -34,27 +34,22 @@ class Memory:
     gradients: int
     activations: int  # and all else that the step makes, at its peak
     logits: int  # at the peak of the head alone, a part of the above
-    cache: int  # of the rollouts: keys, values and states, at the longest
+    cache: int  # of rollouts or targets: keys, values and states, at the longest
     sampling: int  # at the peak of sampling, the cache included
+    while_sampling: (
+        int  # the most while rollouts or targets are sampled, without gradients or activations; 0 if none are
+    )
 
     @property
     def while_training(self) -> int:
         """The most in the step itself."""
-        return self._held + self.gradients + self.activations
-
-    @property
-    def while_sampling(self) -> int:
-        """The most while rollouts are sampled: before the step, with no gradients or activations in memory."""
-        return self._held + self.sampling
+        held = self.weights + self.reference + self.adapter + self.optimizer
+        return held + self.gradients + self.activations
 
     @property
     def total(self) -> int:
         """The most at one time."""
         return max(self.while_training, self.while_sampling)
-
-    @property
-    def _held(self) -> int:
-        return self.weights + self.reference + self.adapter + self.optimizer
 
 
 def measure_memory(outline: nn.Module, setup: Setup) -> Memory:
@@ -69,7 +64,7 @@ def measure_memory(outline: nn.Module, setup: Setup) -> Memory:
             step, trained = _trace_step(model, setup, make)
         # Without gradients, PEFT computes what our layers compute in a step.
         with disable_input_dtype_casting(model, active=keeps_dtype and setup.load_in_4bit):
-            sampling, cache = _trace_sampling(model, setup) if setup.is_opct else (0, 0)
+            sampling, cache = _trace_sampling(model, setup) if setup.sampled_at_once else (0, 0)
         logits = _trace_head(model, setup)
         named = dict(model.named_parameters())
         frozen = {name: weight for name, weight in named.items() if name not in packed and not weight.requires_grad}
@@ -78,18 +73,25 @@ def measure_memory(outline: nn.Module, setup: Setup) -> Memory:
         quantized = sum(_nf4_bytes(named[name].numel(), setup.use_bnb_nested_quant) for name in packed)
         # A packed weight is unpacked for its product.
         unpacked = max((named[name].numel() for name in packed), default=0) * DTYPES[setup.dtype].itemsize
+        weights = _bytes(frozen.values()) + quantized + (0 if is_adapter else _bytes(_trainable(model)))
+        reference = 0 if is_adapter or not setup.with_reference else _bytes(_trainable(model))
+        adapter = _bytes(_trainable(model)) if is_adapter else 0
+        optimizer = _optimizer_bytes(model, trained, setup.optim)
+        # Targets are made before there is an optimizer.
+        while_sampling = weights + reference + adapter + (optimizer if setup.is_opct else 0) + sampling
         return Memory(
             parameters=sum(weight.numel() for weight in named.values()),
             trained=sum(weight.numel() for weight in trained),
-            weights=_bytes(frozen.values()) + quantized + (0 if is_adapter else _bytes(_trainable(model))),
-            reference=0 if is_adapter or not setup.with_reference else _bytes(_trainable(model)),
-            adapter=_bytes(_trainable(model)) if is_adapter else 0,
-            optimizer=_optimizer_bytes(model, trained, setup.optim),
+            weights=weights,
+            reference=reference,
+            adapter=adapter,
+            optimizer=optimizer,
             gradients=gradients,
             activations=max(step - gradients, 0) + unpacked,
             logits=logits,
             cache=cache,
             sampling=sampling,
+            while_sampling=while_sampling if sampling else 0,
         )
 
 
@@ -185,9 +187,9 @@ def _optimizer_bytes(model: nn.Module, trained: list[Tensor], optim: str) -> int
 def largest_batch(outline: nn.Module, setup: Setup, limit: int) -> int:
     """
     Returns the largest `per_device_train_batch_size` (for `opct` a multiple of `num_generations`) whose step takes at
-    most `limit` bytes, or 0. It is not looked for beyond `LARGEST_BATCH` rows.
+    most `limit` bytes, or 0. It is not looked for beyond `LARGEST_BATCH` rows. What making targets takes does not depend on it.
     """
-    unit = setup.rollouts_per_prompt
+    unit, setup = setup.rollouts_per_prompt, replace(setup, target_batch_size=None)
 
     def total(units: int) -> int:
         return measure_memory(outline, setup.with_batch(units * unit)).total

@@ -35,6 +35,7 @@ class Setup:
     gradient_checkpointing: bool = True
     share_prefix: bool = True
     rollout_batch_size: int | None = None
+    target_batch_size: int | None = None  # None for targets that are there already
     layers: tuple[int, ...] | None = None
     dtype: str = "float32"
     bf16: bool = False  # autocast
@@ -69,8 +70,10 @@ class Setup:
         return self.num_generations if self.is_opct else 1
 
     @property
-    def rollouts_at_once(self) -> int:
-        """How many rollouts are sampled at a time."""
+    def sampled_at_once(self) -> int:
+        """How many rollouts, or targets, are sampled at a time. 0 for a method without either."""
+        if not self.is_opct:
+            return (self.target_batch_size or 0) if self.answer else 0
         rollouts = self.per_device_train_batch_size * self.gradient_accumulation_steps
         return min(rollouts, self.rollout_batch_size or rollouts)
 

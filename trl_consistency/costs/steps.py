@@ -180,8 +180,8 @@ def _rollout_loss(model: nn.Module, setup: Setup, batches: dict[str, KnownBatch]
 
 @torch.no_grad()
 def generate(model: nn.Module, setup: Setup) -> int:
-    """Does what sampling the last token of the rollouts does. Returns the bytes of their keys, values and states."""
-    rows = setup.rollouts_at_once
+    """Does what sampling the last token of rollouts or targets does. Returns the bytes of their keys, values and states."""
+    rows = setup.sampled_at_once
     prompts = -(-rows // setup.rollouts_per_prompt) if setup.share_prefix else rows
     blocks = find_blocks(model)
     backbone: Any = blocks.backbone

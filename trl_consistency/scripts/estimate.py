@@ -98,6 +98,7 @@ class EstimateArguments(CommandArguments):
     rollout_batch_size: int | None = option(
         None, at_least(1).or_none(), help="Rollouts sampled at a time (opct). By default all rollouts of a step."
     )
+    target_batch_size: int = option(32, at_least(1), help="Targets made at a time (bct, kl), if the pairs have none.")
     layers: list[int] | None = option(None, help="Blocks that act, attct and mlpct compare. By default all.")
     gradient_checkpointing: bool = option(
         True, help="Whether to recompute activations in the backward pass instead of keeping them."
@@ -149,7 +150,7 @@ def main(args: EstimateArguments) -> dict[str, Any]:
             "setup": {**vars(setup), **_subject(args, config, outline)},
             "memory": {
                 **vars(memory),
-                "while_sampling": memory.while_sampling if setup.is_opct else None,
+                "while_sampling": memory.while_sampling or None,
                 "while_training": memory.while_training,
                 "total": memory.total,
             },
@@ -230,7 +231,7 @@ def _setup(args: EstimateArguments, config: PreTrainedConfig) -> Setup:
     same = (
         *("max_length", "max_completion_length", "per_device_train_batch_size", "num_generations"),
         *("gradient_accumulation_steps", "gradient_checkpointing", "share_prefix", "use_cpu", "load_in_4bit"),
-        *("use_bnb_nested_quant", "optim", "rollout_batch_size"),
+        *("use_bnb_nested_quant", "optim", "rollout_batch_size", "target_batch_size"),
     )
     bf16 = not args.use_cpu if args.bf16 is None else args.bf16
     layers = tuple(args.layers) if args.layers else None
@@ -288,7 +289,11 @@ def _check(args: EstimateArguments, setup: Setup) -> None:
         only = ["num_generations", "share_prefix", "rollout_batch_size"]
         refuse_unused(args, only, f"it is for opct, and `method` is {method}. Leave it out")
     if not setup.answer:
-        refuse_unused(args, ["max_completion_length"], f"{method} compares prompts alone. Leave it out")
+        refuse_unused(
+            args, ["max_completion_length", "target_batch_size"], f"{method} compares prompts alone. Leave it out"
+        )
+    if setup.is_opct:
+        refuse_unused(args, ["target_batch_size"], "opct has no targets. Leave it out")
     if args.tflops is None:
         refuse_unused(args, ["utilisation"], "no seconds are asked for: give `tflops`")
     if args.layers and not {"act", "attct", "mlpct"} & {*args.method}:

@@ -16,7 +16,7 @@ GIB = 1 << 30
 
 def describe(args: Any, found: dict[str, Any]) -> str:
     """Returns the costs that `estimate` with these arguments has found, for a terminal."""
-    memory = Memory(**{name: found["memory"][name] for name in Memory.__dataclass_fields__})
+    memory = Memory(**{name: found["memory"][name] or 0 for name in Memory.__dataclass_fields__})
     is_opct = "opct" in args.method
     reference = "the same weights, the adapter off" if args.use_peft else "a copy of the weights"
     if args.method == ["bct"]:
@@ -33,21 +33,30 @@ def describe(args: Any, found: dict[str, Any]) -> str:
         ("reference", memory.reference, reference),
         ("adapter", memory.adapter, adapter),
         ("optimizer", memory.optimizer, f"{args.optim}, of {memory.trained:,} trained parameters"),
-        ("gradients", memory.gradients, "while training" if is_opct else ""),
-        ("activations", memory.activations, f"at their peak{' while training' * is_opct}; blocks are {kept}"),
+        ("gradients", memory.gradients, "while training" if memory.sampling else ""),
+        (
+            "activations",
+            memory.activations,
+            f"at their peak{' while training' * bool(memory.sampling)}; blocks are {kept}",
+        ),
         *([("  logits", memory.logits, "of these, where the head is at its peak")] if memory.logits else []),
     ]
-    if is_opct:
+    if memory.sampling:
         cache = f"while sampling; {memory.cache / GIB:.2f} GiB of it is the KV cache"
+        first = "" if is_opct else f", of {args.target_batch_size:,} targets at a time, before training"
         phases = ("while sampling", memory.while_sampling), ("while training", memory.while_training)
         peak = max(phases, key=lambda phase: phase[1])
-        lines.append(("rollouts", memory.sampling, cache))
+        lines.append(("rollouts" if is_opct else "targets", memory.sampling, cache + first))
         lines += [(*phase, f"the peak: {step}" if phase is peak else "") for phase in phases]
     else:
         lines.append(("in all", memory.total, step))
     shown = [f"{name:14} {size / GIB:9.2f} GiB   {words}".rstrip() for name, size, words in lines]
     if "largest_batch" in found:
         shown.append(_describe_batch(args, found))
+        if not is_opct and memory.while_sampling > args.memory * GIB:
+            shown.append(
+                f"Making targets takes more than {args.memory:g} GiB: lower `--target_batch_size`, or make them before (`targets`)."
+            )
     shown += _describe_operations(args, found)
     missing = "Not in it: what the libraries and the device's driver take, fragmentation, and unequal rows"
     advice = "" if args.memory is None else ". For these, give 1 to 2 GiB less than the device has as `--memory`"

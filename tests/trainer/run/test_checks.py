@@ -110,7 +110,9 @@ def test_adapter_is_not_saved_beside_a_whole_model(tmp_path):
     args = make_config(tmp_path, method="bct", max_steps=1)
     options = {"args": args, "train_dataset": make_pairs(4), "processing_class": make_tokenizer()}
     ConsistencyTrainer(make_model(), **options).save_model()
-    with pytest.raises(ConsistencyError, match=r"holds a whole model \(model.safetensors\), and an adapter would be saved"):
+    with pytest.raises(
+        ConsistencyError, match=r"holds a whole model \(model.safetensors\), and an adapter would be saved"
+    ):
         ConsistencyTrainer(make_model(), peft_config=LORA, **options)
     ConsistencyTrainer(make_model(), **options)
 
