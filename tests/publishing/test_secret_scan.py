@@ -72,6 +72,15 @@ REFUSED = {
     "with the access token `a1b2c3d4e5f6`": NAMED,
     "Authorization: Bearer ab12cd34ef56": NAMED,
     "password=Tr0ub4dor&3": NAMED,
+    f"export MISTRAL_API_KEY={ALPHABET}": NAMED,
+    f"judge_api_key: {ALPHABET}": NAMED,
+    f"NEPTUNE_API_TOKEN='{ALPHABET}'": NAMED,
+    "DB_PASSWORD=Tr0ub4dor3": NAMED,
+    f"CLIENT_SECRET={ALPHABET}": NAMED,
+    f"wandb_token = {ALPHABET}": NAMED,
+    f"fw_{ALPHABET[:24]}": "a Fireworks key",
+    f"https://discord.com/api/webhooks/1234567890/{ALPHABET}": "a Discord webhook",
+    f"1234567890:AA{ALPHABET[:33]}": "a Telegram token",
 }
 ALLOWED = (
     "https://huggingface.co/home/me/x and and/or, [link](/docs/x), </think>, 1/2/3, task-ask-for-a-long-while-indeed, "
@@ -80,6 +89,7 @@ ALLOWED = (
     "https://example.com/a?b=c:d@e, user@host:22, me@example.com, git@github.com:a/b, 1+a@users.noreply.github.com, "
     "noreply@a.com, torch@2.0.1, @me, a password of 12 characters, the api key of 2024, api keys, an access token, bearer, "
     'https://gitlab.com/project/me/x, example.com/groups/me, [the project](/project/me/x), <a href="/groups/me">, n/a, /n/a, /n/n/nAnswer, '
+    'pad_token: "<|endoftext|>", image_token = tokenizer.image_token, token: 151643, the secret: keep_it_2, n_token=4096, '
     "his/her, the page /project, /groups and /net, a /p/r/n curve, /u/someone, r/project/x, km/h/s, /usr/bin/env, /dev/null"
 )
 

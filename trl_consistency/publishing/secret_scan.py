@@ -50,6 +50,9 @@ SECRETS = {
     "a PyPI token": rb"(?<![A-Za-z0-9])pypi-AgEI[A-Za-z0-9_-]{20,}",
     "a SendGrid key": rb"(?<![A-Za-z0-9])SG\.[A-Za-z0-9_-]{22}\.[A-Za-z0-9_-]{20,}",
     "a Databricks token": rb"(?<![A-Za-z0-9])dapi[0-9a-f]{32}(?![0-9a-z])",
+    "a Fireworks key": rb"(?<![A-Za-z0-9])fw_[A-Za-z0-9]{20,}",
+    "a Discord webhook": rb"discord(?:app)?\.com/api/webhooks/\d+/[\w-]{20,}",
+    "a Telegram token": rb"(?<![A-Za-z0-9])\d{8,10}:AA[\w-]{33}(?![\w-])",
     "a Docker token": rb"(?<![A-Za-z0-9])dckr_pat_[A-Za-z0-9_-]{20,}",
     "a Perplexity key": rb"(?<![A-Za-z0-9])pplx-[A-Za-z0-9]{30,}",
     "a JSON Web Token": rb"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",
@@ -65,10 +68,12 @@ PROSE = {
     "a mail address (name the file in `include` if it should be there)": rb"(?:(?<=mailto:)|(?<![\w.+/:@-]))(?!(?:git|no-?reply)@)"
     rb"[A-Za-z0-9][\w.+-]*@(?!(?:[A-Za-z0-9-]+\.)*(?:example\.(?:com|net|org)|example|test|invalid|noreply\.github\.com)(?![\w.-]*\w))"
     rb"(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,}(?![\w@(-])",
-    # A name of secrets, and then a word of at least eight characters with a letter and a digit
-    "what is called a key, token or password": rb"(?i)(?<![\w-])(?:api[ _-]?keys?|(?:secret|access|private|account)[ _-]?keys?"
+    # A name of secrets, also at the end of a longer one (MISTRAL_API_KEY), and then a word of at least eight characters with a
+    # letter and a digit. After `token=` and `secret=` alone, at least 20 letters and digits
+    "what is called a key, token or password": rb"(?i)(?<![\w-])_*(?:[A-Za-z0-9]+_+)*(?:(?:api[ _-]?keys?|(?:secret|access|private|account)[ _-]?keys?"
     rb"|(?:access|auth|api|bearer|secret)[ _-]?tokens?|bearer|passwords?|passwd|passphrase)(?: (?:is|was|of|for)\b)?"
-    rb"[\"'`*]{0,3}\s{0,2}[:=]?\s{0,2}[\"'`*]{0,3}(?=[\w+/=.!@#$%^&-]*\d)(?=[\d+/=.!@#$%^&_-]*[A-Za-z])[\w+/=!@#$%^&-]{8,}",
+    rb"[\"'`*]{0,3}\s{0,2}[:=]?\s{0,2}[\"'`*]{0,3}(?=[\w+/=.!@#$%^&-]*\d)(?=[\d+/=.!@#$%^&_-]*[A-Za-z])[\w+/=!@#$%^&-]{8,}"
+    rb"|(?:token|secret)[\"'`]?\s{0,2}[:=]\s{0,2}[\"'`]?(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[\w-]{20,})",
 }
 # At least two parts, and not the end of a URL.
 _HOME = rb"(?<![\w.:/<-])/(?:home|Users|root)/[\w.@+-]+[^\s\"'`|)]*|(?<!\w)[A-Za-z]:\\{1,2}[\w .-]+\\[^\s\"'`|)]*|(?<![\w/])~/[\w.-]+[^\s\"'`|)]*"
@@ -206,8 +211,8 @@ def _find(name: str, content: bytes, folder: Path, asked_for: bool) -> Iterator[
     """Yields the place and kind of everything in a file that must not be sent."""
     token = get_token()
     secrets = SECRETS | ({"the token that you are logged in with": re.escape(token).encode()} if token else {})
-    for what, pattern in secrets.items():
-        yield from ((match.start(), what) for match in re.finditer(pattern, content))
+    known = {match.span(): what for what, pattern in secrets.items() for match in re.finditer(pattern, content)}
+    yield from ((start, what) for (start, _), what in known.items())
     here = re.escape(str(folder.resolve()).encode())
     yield from ((match.start(), "the path of this folder") for match in re.finditer(here + rb"(?![\w-])", content))
     if Path(name).name in VOCABULARY or name.endswith(BINARY):
@@ -224,7 +229,9 @@ def _find(name: str, content: bytes, folder: Path, asked_for: bool) -> Iterator[
     if not name.endswith((*TEMPLATES, ".safetensors")) and not name.startswith(("LICENSE", "NOTICE")):
         for what, pattern in PROSE.items():
             if not (asked_for and "mail" in what):
-                yield from ((match.start(), what) for match in re.finditer(pattern, content))
+                for start, end in (match.span() for match in re.finditer(pattern, content)):
+                    if not any(low < end and start < high for low, high in known):
+                        yield start, what
     if not asked_for:
         yield from ((match.start(), "training rows") for match in TRAINING_ROW.finditer(content))
 
