@@ -196,6 +196,21 @@ def test_units_and_formulas_have_no_typing_errors(word, wording):
     assert edited != f"Which answer has {word} more within"
 
 
+@pytest.mark.parametrize(
+    "quoted", ['"strawberry"', "'banana split'", "\u201creceive\u201d,", "`print the sorted list`?"]
+)
+@pytest.mark.parametrize("split", ["train", "held_out"])
+@pytest.mark.parametrize("name", ["typos", "spacing", "case"])
+def test_quoted_words_and_code_have_no_noise(name, split, quoted):
+    """A question about the letters of a word, or about code, was another one, with the answer of before."""
+    question = f"How would your friend's brother spell or use {quoted} today?"
+    source = Source("x", question)
+    (steps,) = find_perturbations([name])
+    made = [user_text(perturb(source, draw(source, steps, split, seed=seed))) for seed in range(20)]
+    assert all(quoted in text for text in made)
+    assert any(text != question for text in made)
+
+
 @pytest.mark.parametrize("word", ["5 mg", "mg", "mcg", "2 Mb", "kW,", "MHz?", "pH", "CO", "Co", "x", "XIV", "f(abc)"])
 @pytest.mark.parametrize("wording", ["upper all", "lower all", "capitalize all", "alternate all", "swapcase all"])
 def test_units_and_symbols_keep_their_case(word, wording):

@@ -2,7 +2,9 @@
 
 import random
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
+from itertools import accumulate
 
 from ..data.choices import before_choices
 from .draft import OUTER_POSITIONS, Draft
@@ -17,6 +19,11 @@ _VOWELS = "aeiou"
 _LONGEST_SYMBOL = 4  # letters of a unit or formula such as mmol
 # Digits, signs of formulas, and Roman numerals: a letter more or less makes another value, 110 of 1e10.
 _VALUE = re.compile(r"\d|[=+*/^_<>|\\]|\w\(|\b[IVXLCDM]{2,}\b")
+# Code, and what is in quotes; an apostrophe within or after a word is none
+_QUOTED = re.compile(
+    r"`[^`\n]+`|\"[^\"\n]+\"|\u201c[^\u201c\u201d\n]+\u201d|(?<!\w)['\u2018](?=\w)[^'\u2018\u2019\n]+['\u2019](?!\w)"
+)
+_LONGEST_QUOTE = 3  # words; longer ones are text as any other
 _CASES = ("upper", "lower", "capitalize", "alternate", "swapcase")
 
 
@@ -53,7 +60,10 @@ def edit_words(text: str, wording: str, rng: random.Random) -> str:
     indices = [index for index, piece in enumerate(pieces) if piece.isspace() == (kind == "gap")]
     rng.shuffle(indices)
     left = len(indices) if amount == "all" else int(amount)
+    kept = _quoted_pieces(text, pieces)
     for index in indices:
+        if index in kept:
+            continue
         if name == "join" and _is_in_number("".join(pieces[:index]), "".join(pieces[index + 1 :])):
             continue  # "2 3" would be 23
         before = "".join(pieces[max(index - 2, 0) : index])
@@ -66,6 +76,16 @@ def edit_words(text: str, wording: str, rng: random.Random) -> str:
             pieces[index] = edited
             left -= 1
     return "".join(pieces)
+
+
+def _quoted_pieces(text: str, pieces: list[str]) -> set[int]:
+    """Returns the pieces of a text in which there is code, or a short quote: its letters may be what is asked about."""
+    kept: set[int] = set()
+    ends = list(accumulate(map(len, pieces)))
+    for quote in _QUOTED.finditer(text):
+        if quote[0].startswith("`") or len(quote[0].split()) <= _LONGEST_QUOTE:
+            kept.update(range(bisect_right(ends, quote.start()), bisect_left(ends, quote.end()) + 1))
+    return kept
 
 
 def _inner_letters(word: str) -> list[int]:
