@@ -146,6 +146,11 @@ def test_a_server_answers_as_transformers(served, options, tmp_path):  # noqa: F
         ("/model", "Qwen/Qwen3-4B", None),
         ("Qwen/Qwen3-4B-Base", "Qwen/Qwen3-4B", False),
         ("Qwen/Qwen3-4B", "Qwen/Qwen3-4B-Base", False),
+        ("openai-community/gpt2", "gpt2", True),
+        ("mine/Qwen3-4B", "Qwen/Qwen3-4B", False),
+        ("/cache/models--mine--Qwen3-4B/snapshots/0a1b", "Qwen/Qwen3-4B", False),
+        ("Qwen/Qwen3-4B", "/outputs/qwen3-4b/sft", False),
+        ("/outputs/qwen3-4b/sft", "Qwen/Qwen3-4B", None),
     ],
 )
 def test_the_model_of_a_server(served, caplog, root, name, is_same):  # noqa: F811

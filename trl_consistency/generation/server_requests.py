@@ -6,6 +6,7 @@ after `vllm_server_timeout` seconds, and so does waiting for a server that is no
 """
 
 import json as json_module
+import os
 import re
 import time
 from collections.abc import Callable
@@ -212,12 +213,10 @@ class ServerClient(BoundedClient):
         that is called otherwise, which may hold the same one.
         """
         loaded = self._loaded_from
-        if loaded is None or not model or _last(loaded) in _parts(model):
-            return
-        if _last(model) in _parts("/".join([loaded, *self._names])):
+        if loaded is None or not model or any(_may_be_same(of, model) for of in (loaded, *self._names)):
             return
         said = f"The vLLM server at {self.base_url} serves {loaded}, and the model is {model}."
-        if loaded.startswith(("/", ".")):
+        if loaded.startswith(("/", ".")) and _hub_name(loaded) is None:
             logger.warning(
                 f"{said} Only you can tell whether that folder holds the same model. If not, start the server with it, and delete "
                 "`_answers` or `_targets` in the output folder: the answers that are kept there would be used again."
@@ -251,13 +250,23 @@ def _was_broken_off(reply: Any) -> bool:
     )
 
 
-def _parts(model: str) -> list[str]:
-    """Returns the parts of a model's name or path, the last one last. The Hub's cache has folders such as `models--user--name`."""
-    return re.split("/|--", model.rstrip("/").lower())
+def _may_be_same(one: str, other: str) -> bool:
+    """Whether two names or paths may be those of one model: a folder may be a copy of a model of the Hub, and is called so."""
+    names = _hub_name(one), _hub_name(other)
+    if None not in names:
+        return names[0] == names[1]
+    last_of_one, last_of_other = (
+        (name or of.rstrip("/").lower()).rsplit("/", 1)[-1] for name, of in zip(names, (one, other), strict=True)
+    )
+    return last_of_one == last_of_other
 
 
-def _last(model: str) -> str:
-    return _parts(model)[-1]
+def _hub_name(model: str) -> str | None:
+    """Returns the name of a model on the Hub, whose cache has folders such as `models--user--name`; None for other folders."""
+    if cached := re.search(r"(?:^|/)models--([^/]+?)--([^/]+)", model):
+        return f"{cached[1]}/{cached[2]}".lower()
+    is_name = re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", model) is not None and not os.path.isdir(model)
+    return model.lower() if is_name else None
 
 
 def is_timeout(error: BaseException) -> bool:
