@@ -3,7 +3,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from peft import PromptTuningConfig, get_peft_model
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from transformers import GenerationConfig, RwkvConfig, RwkvForCausalLM
 
 from tests.helpers.distributions import make_sharp_model
@@ -108,6 +108,22 @@ def test_rounding_of_autocast_is_not_taken_for_read_padding():
     model.model.norm.register_forward_hook(lambda module, args, states: states * rounding[states.shape[1]])
     with torch.autocast("cpu", torch.bfloat16):
         assert not reads_padding(model)
+
+
+@pytest.mark.parametrize("has_adapter", [False, True])
+def test_rounding_of_a_prepared_model_is_not_taken_for_read_padding(has_adapter):
+    """accelerate puts autocast into the forward. With deep models in float32, all rollouts were sampled one at a time."""
+    model, rounding = make_model(), {8: 1.0, 13: 1.02}
+    model = get_peft_model(model, LoraConfig(target_modules=["q_proj"])) if has_adapter else model
+    plain = model.forward
+
+    def rounded(*args, **inputs):
+        output = plain(*args, **inputs)
+        output.logits *= rounding[inputs["input_ids"].shape[1]]
+        return output
+
+    model.forward = rounded
+    assert not reads_padding(model)
 
 
 def test_padding_of_a_model_that_cannot_be_tried():

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -128,21 +129,24 @@ def _changes_with_padding(model: Any) -> bool:
     """Tries whether a few tokens have other logits after padding, as they have if a recurrent layer begins with the padding."""
     found = []
     try:
+        # Rounding differs where padding changes the order of sums. Logits may be in float32 where the layers are not.
+        rounds = any(of.dtype != torch.float32 for of in model.parameters())
+        run = model
+        if not rounds:  # without the mixed precision that accelerate may have put into the model's forward
+            base = model.get_base_model() if isinstance(model, PeftModel) else model
+            run = partial(type(base).forward, base)
         ids = torch.arange(1, 9, device=model.device)[None] % model.config.get_text_config().vocab_size
         for padding in (0, 5):
             padded = F.pad(ids, (padding, 0))
             mask = F.pad(torch.ones_like(ids), (padding, 0))
             positions = (mask.cumsum(-1) - 1).clamp(min=0)
             with evaluating(model):
-                output = model(input_ids=padded, attention_mask=mask, position_ids=positions, use_cache=False)
+                output = run(input_ids=padded, attention_mask=mask, position_ids=positions, use_cache=False)
             found.append(output.logits[0, -1].float())
     except Exception:  # an unknown architecture may raise anything, and will do so again where it is used
         return False
     alone, after = found
-    # Rounding differs where padding changes the order of sums. Logits may be in float32 where the layers are not.
-    rounds = torch.is_autocast_enabled(alone.device.type) or any(
-        of.dtype != torch.float32 for of in model.parameters()
-    )
+    rounds |= torch.is_autocast_enabled(alone.device.type)
     return bool((after - alone).norm() > (5e-2 if rounds else 1e-2) * alone.norm())
 
 
