@@ -234,6 +234,12 @@ CASES: list[Case] = [
                 "`save_steps` is 10, and `save_strategy` is epoch, which counts no steps. Set `save_strategy: steps`, or leave `save_steps` out.",
             ),
             (
+                "epochs that do not count",
+                "A number of epochs beside a number of steps",
+                {"num_train_epochs": 3, "max_steps": 2},
+                "`num_train_epochs` is 3, and `max_steps` is 2, which alone would decide. Leave one of them out, or set `max_steps: -1`.",
+            ),
+            (
                 "a page that is not pushed",
                 "Options of the Hub without `push_to_hub: true`",
                 {"hub_model_id": "me/model"},

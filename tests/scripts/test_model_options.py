@@ -59,13 +59,51 @@ def test_options_that_another_one_switches_on(options, is_refused):
     ],
 )
 def test_an_interval_in_steps_where_something_else_counts(recipe, typed, is_refused):
-    by_default = {"save_strategy": "steps", "save_steps": 500, "logging_strategy": "steps", "logging_steps": 10}
+    by_default = {
+        "max_steps": -1,
+        "save_strategy": "steps",
+        "save_steps": 500,
+        "logging_strategy": "steps",
+        "logging_steps": 10,
+    }
     args = SimpleNamespace(**{"eval_strategy": "no", "eval_steps": None, **by_default, **recipe, **typed})
     if is_refused:
         with pytest.raises(ConsistencyError, match=r"`\w+_steps` is \d+, and `\w+_strategy` is \w+"):
             check_intervals({*recipe, *typed}, set(typed), args)
     else:
         check_intervals({*recipe, *typed}, set(typed), args)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "typed", "is_refused"),
+    [
+        ({"max_steps": 200}, {"num_train_epochs": 3}, True),
+        ({"max_steps": 200, "num_train_epochs": 3}, {}, True),
+        ({}, {"max_steps": 200, "num_train_epochs": 3}, True),
+        ({"num_train_epochs": 3}, {"max_steps": 2}, False),  # a trial
+        ({"max_steps": 200}, {"num_train_epochs": 3, "max_steps": -1}, False),
+        ({"max_steps": 200}, {}, False),
+        ({}, {"num_train_epochs": 3}, False),
+    ],
+)
+def test_epochs_that_a_number_of_steps_overrides(recipe, typed, is_refused):
+    """They were ignored without a word."""
+    by_default = dict.fromkeys(("save_strategy", "eval_strategy", "logging_strategy"), "steps")
+    by_default |= {
+        "save_steps": 500,
+        "eval_steps": None,
+        "logging_steps": 10,
+        "max_steps": -1,
+        "num_train_epochs": 3.0,
+    }
+    arguments = {*recipe, *typed}, set(typed), SimpleNamespace(**{**by_default, **recipe, **typed})
+    if is_refused:
+        with pytest.raises(
+            ConsistencyError, match="`num_train_epochs` is 3, and `max_steps` is 200, which alone would"
+        ):
+            check_intervals(*arguments)
+    else:
+        check_intervals(*arguments)
 
 
 def test_the_parser_knows_what_was_given(tmp_path):

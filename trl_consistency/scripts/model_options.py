@@ -59,8 +59,8 @@ def check_switched_on(given: Collection[str], *options: Any) -> None:
 
 def check_intervals(given: Collection[str], typed: Collection[str], args: Any) -> None:
     """
-    Raises [`ConsistencyError`] for a number of steps among those `given` where the strategy beside it counts no steps. A strategy that
-    is `typed` replaces the steps of a recipe knowingly, and so does `no` beside them.
+    Raises [`ConsistencyError`] for a number of steps among those `given` where the strategy beside it counts no steps, and for epochs
+    beside a number of steps. A strategy that is `typed` replaces the steps of a recipe knowingly, and so does `no` beside them.
     """
     for steps, strategy in INTERVALS.items():
         number, kind = getattr(args, steps), getattr(args, strategy)
@@ -71,6 +71,13 @@ def check_intervals(given: Collection[str], typed: Collection[str], args: Any) -
                 f"`{steps}` is {number:g}, and `{strategy}` is {kind}, which counts no steps. Set `{strategy}: steps`, or leave `{steps}` "
                 "out."
             )
+    # `max_steps` on the command line makes a trial of a recipe that has epochs.
+    is_trial = "max_steps" in typed and "num_train_epochs" not in typed
+    if {"max_steps", "num_train_epochs"} <= {*given} and args.max_steps > 0 and not is_trial:
+        raise ConsistencyError(
+            f"`num_train_epochs` is {args.num_train_epochs:g}, and `max_steps` is {args.max_steps}, which alone would decide. Leave one of "
+            "them out, or set `max_steps: -1`."
+        )
 
 
 def adapter_of(model_args: ModelConfig) -> Any:
