@@ -310,7 +310,21 @@ def test_a_checkpoint_without_a_record_is_resumed_with_a_warning(tmp_path, resum
 
 def test_nothing_trained_is_an_error(tmp_path, preferences, model_dir, monkeypatch):
     """The untrained adapter was saved as the result, with the status 0."""
-    monkeypatch.setattr(dpo.DPOTrainer, "train", lambda trainer, **kwargs: None)
+    monkeypatch.setattr(dpo.DPOTrainer, "train", lambda *_, **__: None)
     with pytest.raises(SystemExit, match="No step was trained"):
         train(tmp_path, model_name_or_path=str(model_dir), dataset_name=str(preferences.parent))
     assert not (tmp_path / "out" / "adapter_model.safetensors").exists()
+
+
+@pytest.mark.long
+def test_the_best_step_is_none_of_an_earlier_run(tmp_path, preferences, model_dir):
+    """Trainer took the checkpoint of an earlier run in the folder for that of the best step, which this run had not saved."""
+    shutil.copy(preferences, preferences.with_name("test.jsonl"))
+    options = {"model_name_or_path": str(model_dir), "dataset_name": str(preferences.parent), "save_strategy": "steps"}
+    options |= {"learning_rate": 1e-2, "max_steps": 2}
+    train(tmp_path, **options, save_steps=1)
+    # With the greatest loss as the best, that is after the first step.
+    options |= {"eval_strategy": "steps", "eval_steps": 1, "metric_for_best_model": "loss", "greater_is_better": True}
+    with pytest.raises(SystemExit, match="checkpoint-1 is another run's, and this one did not save its best step"):
+        train(tmp_path, **options, save_steps=2, load_best_model_at_end=True, seed=1)
+    train(tmp_path, **options, save_steps=1, load_best_model_at_end=True, seed=1)

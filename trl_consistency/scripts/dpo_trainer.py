@@ -19,6 +19,7 @@ from ..models.folder_checks import check_checkpoint
 from ..models.sharding import keeps_adapter_dtype
 from ..passes.reference import base_weights, checksum_of
 from ..trainer.card.facts import quantization_data
+from ..trainer.run.best_checkpoint import check_best_checkpoint
 from ..trainer.run.interruption import Checkpoints, check_has_states, check_unchanged, read_manifest, rows_per_step
 from ..trainer.run.manifest import (
     as_json,
@@ -57,9 +58,10 @@ class RecordingDPOTrainer(DPOTrainer):
         self.run_record = _Record(self)
         self.checkpoints = Checkpoints(self)
 
-    def train(self, *args: Any, **kwargs: Any) -> Any:
+    def train(self, resume_from_checkpoint: str | None = None, *args: Any, **kwargs: Any) -> Any:
         with command_lock(self.args.output_dir, self.accelerator):
-            return super().train(*args, **kwargs)
+            self.checkpoints.begin(resume_from_checkpoint)
+            return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Like [`~transformers.Trainer.save_model`], with the digests of the trained pairs."""
@@ -86,11 +88,17 @@ class RecordingDPOTrainer(DPOTrainer):
                 card.data[name] = value
             card.save(file)
 
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        with self.checkpoints.writing(trial):
+            super()._save_checkpoint(model, trial)
+
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
         self.checkpoints.note_files(output_dir)
 
     def _load_best_model(self) -> None:
+        if self.args.should_save:
+            check_best_checkpoint(self)
         with loading_in_own_dtype(self.model):
             super()._load_best_model()
 
