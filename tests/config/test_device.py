@@ -13,6 +13,7 @@ from trl_consistency import (
     OnPolicyConsistencyTrainer,
 )
 from trl_consistency.config.device import own_randomness
+from trl_consistency.generation.options import reads_padding
 from trl_consistency.models.loading import load_model
 
 
@@ -108,6 +109,7 @@ def test_bf16_is_what_both_passes_run_in(tmp_path, config, lora):
         peft_config = LoraConfig(r=4, target_modules="all-linear") if lora else None
         trainer = make_trainer(config, tmp_path, ["kl", "act"], peft_config, bf16=bf16, temperature=1.0)
         seen, grads = set(), {}
+        reads_padding(trainer.model)  # tried once, in the precision of the weights
         block = trainer.model.get_base_model().model.layers[0] if lora else trainer.model.model.layers[0]
         block.self_attn.q_proj.register_forward_hook(
             lambda module, args, output: seen.add((torch.is_grad_enabled(), output.dtype))

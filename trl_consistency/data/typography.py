@@ -31,7 +31,7 @@ _REWRITTEN = (
     # negative 5, but not 8 minus 5
     (
         re.compile(
-            r"\bnegative\s+(?=\d)|(?:(?<=\bis )|(?<=\bequals )|(?<=\bget )|(?<=[=:] )|\A)(?:minus|-)\s+(?=\d)",
+            r"\bnegative\s+(?=\d)|(?:(?<=\bis )|(?<=['\u2019]s )|(?<=\bequals )|(?<=\bget )|(?<=[=:] )|\A)(?:minus|-)\s+(?=\d)",
             re.IGNORECASE,
         ),
         "-",

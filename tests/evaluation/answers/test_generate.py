@@ -269,6 +269,21 @@ def test_letters_before_thinking(tokenizer):
     LetterScorer(make_model(), tokenizer, [(closed, "AB")])
 
 
+def test_letters_of_a_model_that_thinks_of_its_own_accord():
+    """As Qwen3 does, whose template leaves the beginning to the model. A place where it never answers was scored."""
+    tokenizer, model = make_tokenizer(), make_model()
+    tokenizer.add_tokens(["<think>", "</think>"], special_tokens=True)
+    model.resize_token_embeddings(len(tokenizer))
+    bias = torch.zeros(model.config.vocab_size)
+    bias[tokenizer.convert_tokens_to_ids("<think>")] = 9.0
+    hook = model.lm_head.register_forward_hook(lambda module, inputs, logits: logits + bias)
+    prompt = render_prompt(tokenizer, user("A?"))
+    with pytest.raises(ConsistencyError, match=r"the model thinks first \(<think>\), so no letter comes next"):
+        LetterScorer(model, tokenizer, [(prompt, "AB")])
+    hook.remove()
+    LetterScorer(model, tokenizer, [(prompt, "AB")])
+
+
 @pytest.mark.parametrize(
     ("opened", "written", "said"),
     [

@@ -1,7 +1,7 @@
 """Multiple choice by log-probability: finds the offered letter that is the likeliest next token."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from ...data.rendering import ProcessingClass, get_tokenizer, message_text
 from ...data.thinking import Markers, thought_span
 from ...errors import ConsistencyError
 from ...finite import check_logits
-from ...generation.options import left_padded, reads_padding
+from ...generation.options import evaluating, left_padded, reads_padding
 from ..row_kinds import kind_of, read_aliases
 from .float32_head import float32_logits
 from .replies import is_letter
@@ -98,14 +98,34 @@ def _spelling_fault(row: Mapping[str, Any]) -> str | None:
 
 
 def check_no_thought(
-    prompts: Iterable[Sequence[int]], tokenizer: Any, markers: Markers, option: str, what: str
+    model: PreTrainedModel, prompts: Sequence[Sequence[int]], tokenizer: Any, markers: Markers, option: str, what: str
 ) -> None:
-    """Raises [`ConsistencyError`] if a prompt (token ids) has the model think before the `what` that `option` scores."""
+    """
+    Raises [`ConsistencyError`] if a prompt (token ids) has the model think before the `what` that `option` scores, or if the model
+    begins its reply to the first one with a thought.
+    """
+    said = ""
     if any(thought_span(list(ids), [0], tokenizer, markers)[1] for ids in prompts):
+        said = "the prompts make the model think first"
+    elif prompts and _begins_with(model, prompts[0], tokenizer, markers[0]):
+        said = f"the model thinks first ({markers[0]})"
+    if said:
         raise ConsistencyError(
-            f"`{option}` logprob: the prompts make the model think first, so no {what} comes next. Use `text`, or turn "
-            'thinking off if the template can (`chat_template_kwargs` {"enable_thinking": false}).'
+            f"`{option}` logprob: {said}, so no {what} comes next. Use `text`, or turn thinking off if the template can "
+            '(`chat_template_kwargs` {"enable_thinking": false}).'
         )
+
+
+@torch.no_grad()
+def _begins_with(model: PreTrainedModel, prompt: Sequence[int], tokenizer: Any, marker: str) -> bool:
+    """Whether the likeliest reply to a prompt begins with a marker that is one token."""
+    tokens = tokenizer(text=marker, add_special_tokens=False)["input_ids"]
+    if len(tokens) != 1:
+        return False
+    ids = torch.tensor([list(prompt)], device=model.device)
+    with evaluating(model):
+        logits = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, logits_to_keep=1).logits
+    return int(logits[0, -1].argmax()) == tokens[0]
 
 
 class LetterScorer:
@@ -114,7 +134,7 @@ class LetterScorer:
     [`Engine`][trl_consistency.generation.targets.Engine]). A letter scores with or without a space before it: the
     likelier form counts. `prompts` are token ids and the letters offered; `prefix` begins the answer.
 
-    Raises [`ConsistencyError`] if a letter takes several tokens, or if a prompt makes the model think first.
+    Raises [`ConsistencyError`] if a letter takes several tokens, or if the model thinks first.
     """
 
     def __init__(
@@ -137,7 +157,8 @@ class LetterScorer:
                 raise ConsistencyError(
                     f"`multiple_choice` logprob: the letter {letter} is not a single token. Use `text`."
                 )
-        check_no_thought([ids for ids, _ in prompts], text_tokenizer, thinking_markers, "multiple_choice", "letter")
+        ids_alone = [ids for ids, _ in prompts]
+        check_no_thought(model, ids_alone, text_tokenizer, thinking_markers, "multiple_choice", "letter")
         self.options = {"choices": "logprob", "prefix": prefix, "letters": self._tokens, "head": "float32"}
 
     def _after_prefix(self, tokenizer: Any, prefix: str, form: str) -> list[int]:

@@ -78,7 +78,7 @@ def prefer_answers(
         for side in ("clean_ids", "perturbed_ids"):
             texts |= {(tuple(row[side]), answer): None for answer in _answers(contrast)}
     prompts = list(dict.fromkeys(prompt for prompt, _ in texts))
-    check_no_thought(prompts, get_tokenizer(tokenizer), options.thinking_markers, "free_answers", "answer")
+    check_no_thought(model, prompts, get_tokenizer(tokenizer), options.thinking_markers, "free_answers", "answer")
     scores = dict(zip(texts, _score(model, tokenizer, list(texts), options, desc), strict=True))
 
     def prefer(prompt: Sequence[int], contrast: Contrast) -> Preference | None:

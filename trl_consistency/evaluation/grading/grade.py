@@ -55,9 +55,16 @@ _NOTATIONS = (
     (re.compile(r"(?<=\d)(?:\{,\}|,\\!|\\,|['\u2019])(?=\d{3}(?!\d))"), ","),
     (re.compile(r"(?<=\d)\s?\\%"), "%"),
     (re.compile(r"(^|[=:($*{]\s?|\bis\s)\u2013(?=\d)", re.MULTILINE), r"\1-"),
-    (re.compile(r"(?<![\d/.,])(\d+)(?:[ -](?:and )?1/2(?![\d/])|\s?\u00bd)|\b(\w+) and (?:a|one) half\b"), r"\1\2.5"),
-    (re.compile(r"(?<![\d/.,])(\d+)(?:[ -](?:and )?1/4(?![\d/])|\s?\u00bc)"), r"\1.25"),
-    (re.compile(r"(?<![\d/.,])(\d+)(?:[ -](?:and )?3/4(?![\d/])|\s?\u00be)"), r"\1.75"),
+    (re.compile(r"\bone[ -]and[ -]a[ -]half\b", re.IGNORECASE), "1.5"),
+    (re.compile(r"\b(\w+)[ -]and[ -](?:a|one)[ -]half\b"), r"\1.5"),
+    *(
+        # "5-1/2 = 4.5" is a calculation.
+        (
+            re.compile(rf"(?<![\d/.,])(\d+)(?:(?: (?:and )?|-(?!\S*\s*(?:=|is\b))){half}(?![\d/])|\s?{sign})"),
+            rf"\1.{digits}",
+        )
+        for half, sign, digits in (("1/2", "\u00bd", "5"), ("1/4", "\u00bc", "25"), ("3/4", "\u00be", "75"))
+    ),
 )
 _BARE_NUMBER = re.compile(r"-?\d[\d.,]*")  # the number that is marked in "= 10 km. \\boxed{10}" is that of "10 km"
 _MARKED_NUMBER = re.compile(r"\\boxed\s*\{[^{}\n]*\d|[ \t]*####\s*[-$]?\d")
