@@ -123,6 +123,12 @@ def test_control_questions_that_are_anchors_among_the_pairs_are_warned_about(tmp
     )
     ConsistencyEvalCallback(trainer, PAIRS, CONTROL, eval_every=1)  # C1, C2 and C3
     assert "`control_dataset` of the guard: 2 of 3 row(s) are among the anchors" in caplog.text
+    bare = [
+        {"clean_prompt": user(f"C{row}"), "perturbed_prompt": user(f"C{row}"), "category": "harmful"}
+        for row in (1, 2, 3)
+    ]
+    ConsistencyEvalCallback(trainer, Dataset.from_list(bare), eval_every=1)
+    assert "`eval_dataset` of the guard: 2 of 3 row(s) are among the training pairs and anchors" in caplog.text
 
 
 @pytest.mark.parametrize("kind", ["bct", "opct"])

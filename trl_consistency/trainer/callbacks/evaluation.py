@@ -147,15 +147,11 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
             context_of(trainer.model.config),
         )
         recorded = trainer.recorded_data
-        warn_of_trained_rows("`eval_dataset` of the guard", self.sample.pairs, recorded["train_dataset"])
         # Pairs with two equal prompts are anchors, too.
-        warn_of_trained_rows(
-            "`control_dataset` of the guard",
-            self.sample.control or (),
-            recorded["train_dataset"],
-            recorded.get("anchor_dataset"),
-            kind="anchors",
-        )
+        trained = recorded["train_dataset"], recorded.get("anchor_dataset")
+        kind = "training pairs" + " and anchors" * ("anchor_dataset" in recorded)
+        warn_of_trained_rows("`eval_dataset` of the guard", self.sample.pairs, *trained, kind=kind)
+        warn_of_trained_rows("`control_dataset` of the guard", self.sample.control or (), *trained, kind="anchors")
         self.eval_every = eval_every
         self.max_drop = max_drop
         self.batch_size = batch_size
