@@ -37,8 +37,20 @@ def changed(content: str) -> str:
         (CHATML.replace("if tools", "if no_tools"), [USER], TOOLS, "`tools` says: 'search'"),
         (CHATML, [USER, {"role": "assistant", "content": "", "tool_calls": [CALL]}, SYSTEM], None, "'search'"),
         (CHATML, [USER, THOUGHT], None, r"message 1 \(assistant\) says: 'Hm.'"),
+        (
+            CHATML,
+            [USER, {"role": "assistant", "content": "I look.", "function_call": CALL["function"]}, USER],
+            None,
+            "'search'",
+        ),
+        (
+            CHATML,
+            [USER, {"role": "assistant", "content": "I look.", "tool_plan": "First the map."}, USER],
+            None,
+            "'First the map.'",
+        ),
     ],
-    ids=["cut", "upper", "system", "tools", "call", "thought"],
+    ids=["cut", "upper", "system", "tools", "call", "thought", "function call", "plan"],
 )
 def test_templates_that_leave_out_text_are_refused(template, messages, tools, message):
     with pytest.raises(InvalidPairsError, match=f"the chat template leaves out or changes what .*{message}"):

@@ -16,6 +16,8 @@ from ..errors import InvalidPairsError, did_you_mean
 # Templates leave out the thoughts of earlier turns, because most models were trained so.
 _THOUGHT_MARK = re.compile(r"[<\[][^<>\[\]]*(?:think|thought)[^<>\[\]]*[>\]]", re.IGNORECASE)
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+# Other texts of messages, which some templates know
+_OTHERS = ("tool_plan", "refusal")
 _DATE = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1""")
 # The tags that transformers adds to Jinja
 _GENERATION = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
@@ -93,7 +95,9 @@ def _pieces(message: dict[str, Any], with_thoughts: bool) -> Iterator[str]:
         texts = [part for text in texts for part in _THOUGHT_MARK.split(text)[0 if with_thoughts else -1 :]]
         texts += [message[key] for key in _THOUGHTS if with_thoughts and isinstance(message.get(key), str)]
     yield from texts
-    for call in message.get("tool_calls") or ():
+    yield from (message[key] for key in _OTHERS if isinstance(message.get(key), str))
+    of_old = message.get("function_call")  # the name before `tool_calls`, which few templates read
+    for call in (*(message.get("tool_calls") or ()), *([of_old] if isinstance(of_old, dict) else [])):
         yield from _names(call)
         yield from _leaves(call.get("function", call).get("arguments"))
 
