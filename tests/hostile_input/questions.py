@@ -280,6 +280,16 @@ CASES: list[Case] = [
         ),
     ),
     Case(
+        "misspelt variable for suites",
+        "Suites with a variable that the chat template does not have",
+        "`chat_template_kwargs` sets `no_thinkin`, a variable that the chat template does not have. Did you mean `no_think`?",
+        lambda room: (
+            room.monkeypatch.setattr(registry, "installed_version", lambda package: "1"),
+            room.monkeypatch.setattr(registry, "load_suite", lambda suite, judge: None),
+            run_suites(make_model(), ["gsm8k"], None, make_tokenizer(), chat_template_kwargs={"no_thinkin": True}),
+        ),
+    ),
+    Case(
         "scored answers in the place of a thought",
         "`run_suites`, in Python: a suite that scores given answers, after a chat template that opens a thought",
         "`suites`: `mmlu` scores given answers right after the prompt, where this chat template makes the model think first: …",

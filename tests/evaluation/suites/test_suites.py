@@ -244,6 +244,15 @@ def test_options_that_are_for_none_of_the_suites_are_refused(installed, monkeypa
         run_suites(make_model(), ["gsm8k"], None, make_tokenizer(None), **options)
 
 
+@pytest.mark.parametrize(("suite", "judge"), [("gsm8k", None), ("xstest", "openai/x")])
+def test_a_misspelt_variable_of_the_chat_template_is_refused(installed, monkeypatch, suite, judge):
+    """Under lm-evaluation-harness it changed nothing, and the results named it."""
+    monkeypatch.setattr(suites, "load_suite", lambda *args: None)
+    variables = {"no_thinkin": True}
+    with pytest.raises(ConsistencyError, match=r"`no_thinkin`, a variable that .* Did you mean `no_think`\?"):
+        run_suites(make_model(), [suite], None, make_tokenizer(), judge=judge, chat_template_kwargs=variables)
+
+
 def test_a_model_in_training_is_asked_in_evaluation_mode(installed, tokenizer, monkeypatch):
     """Inspect's suites were answered with dropout, and those after lm-evaluation-harness left it off."""
     asked = []

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...config.device import own_randomness
+from ...data.messages import without_none
 from ...data.rendering import SENTINEL, ProcessingClass, chat_template_of, get_tokenizer
+from ...data.template_check import check_variables
 from ...data.thinking import thought_span
 from ...errors import ConsistencyError, one_line
 from ...generation.model_identity import digest_of
@@ -90,9 +92,12 @@ def load_suite(suite: Suite, judge: str | None) -> Any:
 def check_suite(suite: Suite, loaded: Any, processing_class: ProcessingClass, variables: Mapping[str, Any]) -> None:
     """
     Raises [`ConsistencyError`] for a chat template with which lm-evaluation-harness would measure nothing: one that writes content
-    blocks alone, since it gives text, or one that has the model think before answers that are scored. `loaded` is from [`load_suite`].
+    blocks alone, since it gives text, or one that has the model think before answers that are scored. It does so too for `variables` that
+    the template does not have. `loaded` is from [`load_suite`].
     """
     tokenizer, template = deepcopy(get_tokenizer(processing_class)), chat_template_of(processing_class)
+    if read := template.get("default") if isinstance(template, dict) else template:
+        check_variables(read, without_none(variables))
     if suite.library != "lm_eval" or not template:
         return
     tokenizer.chat_template = template  # which may be the processor's own
