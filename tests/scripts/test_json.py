@@ -92,11 +92,23 @@ def test_training(command, recipe, tmp_path, capfd):
         capfd, command, "--config", recipe, "--output_dir", tmp_path / "out", "--temperature", 1
     )
     assert found["output_dir"] == str(tmp_path / "out")
-    assert (found["steps"], found["max_steps"]) == (2, 2)
+    assert (found["steps"], found["max_steps"], found["kept_step"]) == (2, 2, 2)
     assert (found["stopped"], found["url"]) == (None, None)
     assert found["train"]["train_loss"] > 0
     assert found["train"]["step"] == 2
     assert f"Model saved to {tmp_path}/out" in said
+
+
+def test_the_step_that_is_kept(recipe, tmp_path, capfd):
+    """The object had the steps and the evaluation of the last one alone, beside a folder with the weights of the best one."""
+    for split in ("train", "test"):
+        make_pairs(8).to_json(tmp_path / "data" / f"{split}.jsonl")
+    options = {"dataset_name": tmp_path / "data", "output_dir": tmp_path / "out", "load_best_model_at_end": True}
+    options |= {"eval_strategy": "steps", "eval_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    options |= {"metric_for_best_model": "loss", "greater_is_better": True}  # as after the first step
+    flags = [part for name, value in options.items() for part in (f"--{name}", value)]
+    found, _ = printed_object(capfd, "consistency", "--config", recipe, *flags)
+    assert (found["steps"], found["evaluation"]["step"], found["kept_step"]) == (2, 2, 1)
 
 
 def test_a_run_that_had_ended_has_no_loss(recipe, tmp_path, capfd):

@@ -11,6 +11,7 @@ from ..folder_lock import check_unused
 from ..generation.answer_engine import is_url
 from ..models.embedded_models import resolve_model
 from ..trainer.callbacks.evaluation import ConsistencyEvalCallback
+from ..trainer.run.best_checkpoint import best_step
 from ..trainer.run.interruption import find_checkpoint
 from ..trainer.run.output_checks import check_output_dir
 from ..upstream import end_run
@@ -158,6 +159,7 @@ def train_and_save(
         "url": url and str(url),
         "steps": state.global_step,
         "max_steps": state.max_steps,
+        "kept_step": best_step(trainer) or state.global_step,
         "stopped": stopped or None,
         "train": {**finite(result.metrics), "step": state.global_step},
         "evaluation": evaluation,
