@@ -1,15 +1,17 @@
 """Adapters that are not whole are refused, however they are named."""
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
+import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
 from tests.helpers.models import make_model
 from trl_consistency import ConsistencyError
-from trl_consistency.models.loading import load_model, name_models, put_adapter
+from trl_consistency.models.loading import adapted, load_model, name_models, put_adapter
 
 
 @pytest.fixture
@@ -87,3 +89,16 @@ def test_no_model_takes_the_name_of_another(tmp_path):
         Path(folder).mkdir(parents=True)
     names = name_models(["user/bct", *folders])
     assert sorted(names.values()) == sorted(["user/bct", *folders])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_whole_model_in_another_number_format_is_told(model_dir, tokenizer, dtype):
+    """
+    On a GPU, each is as its files are: what full fine-tuning saved in float32 was compared with a base model in bfloat16, and no
+    figure said so.
+    """
+    with warnings.catch_warnings(record=True) as caught, adapted(make_model().to(dtype), tokenizer, str(model_dir)):
+        found = [
+            str(of.message) for of in caught if "is in float32, and the base model in bfloat16" in str(of.message)
+        ]
+    assert len(found) == (dtype == torch.bfloat16)

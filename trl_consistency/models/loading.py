@@ -224,6 +224,14 @@ def adapted(
                 f"`adapters`: {path} has another tokenizer than the base model, so that the two would read other tokens. Measure it alone, as "
                 "`model_name_or_path`."
             )
+        if other.dtype != model.dtype:
+            kinds = [str(of.dtype).removeprefix("torch.") for of in (other, model)]
+            warnings.warn(
+                printable(
+                    f"`adapters`: {path} is in {kinds[0]}, and the base model in {kinds[1]}, as their files are: some answers may differ for "
+                    "that alone. To compare them in one number format, save one in that of the other, and name its folder."
+                )
+            )
         yield other
         return
     with restored(model, path):
