@@ -10,6 +10,7 @@ from peft import IA3Config, LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, TrainerCallback
 
+from tests.helpers.architectures import make
 from tests.helpers.models import make_model, make_tokenizer
 from tests.helpers.on_policy import make_on_policy_config, moved, uneven_pairs
 from tests.helpers.optimizers import Apart
@@ -119,6 +120,20 @@ def test_base_of_four_bits_is_written_in_full(tmp_path, tied):
         expected = model(prompt).logits.float().log_softmax(-1)
     torch.testing.assert_close(plain(prompt).logits.float().log_softmax(-1), expected, rtol=0, atol=0.02)
     assert (tmp_path / "base" / "tokenizer.json").is_file()
+
+
+def test_base_of_four_bits_is_written_with_what_is_not_trained(tmp_path):
+    """Gemma 4 scales each block by a buffer. Without it, the engine took 1, and was of another base model."""
+    model = make("gemma4", "sdpa")
+    for block in model.model.layers:
+        block.layer_scalar.fill_(0.25)
+    model.save_pretrained(tmp_path / "model")
+    model = adapted(make_nf4(tmp_path / "model"), LoraConfig(r=2, target_modules="all-linear"))
+    (tmp_path / "base").mkdir()
+    write_base(model, make_tokenizer(), tmp_path / "base")
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.bfloat16)
+    assert {float(block.layer_scalar) for block in plain.model.layers} == {0.25}
+    assert dict(plain.named_buffers()).keys() == dict(model.get_base_model().named_buffers()).keys()
 
 
 # A training

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +40,22 @@ def policy_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
 def write_base(model: Any, processing_class: ProcessingClass, folder: Path) -> None:
     """Writes a checkpoint of the model without its LoRA adapter, 4-bit weights dequantized, from which vLLM can load."""
     base = base_model(model)
-    weights = {name: weight.to("cpu", copy=True) for name, weight in _untied(model, merge=False)}
+    tensors = chain(_untied(model, merge=False), _saved_buffers(base))
+    weights = {name: tensor.to("cpu", copy=True) for name, tensor in tensors}
     save_torch_state_dict(weights, folder)
     config = copy.deepcopy(base.config)
     if hasattr(config, "quantization_config"):
         del config.quantization_config
     config.save_pretrained(folder)
     processing_class.save_pretrained(folder)
+
+
+def _saved_buffers(base: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yields what a checkpoint has beside weights, such as the factor of each block in Gemma 4."""
+    for place, module in base.named_modules():
+        for name, buffer in module.named_buffers(prefix=place, recurse=False):
+            if name.rpartition(".")[2] not in module._non_persistent_buffers_set:
+                yield name.replace(".base_layer", ""), buffer
 
 
 def _untied(model: Any, merge: bool) -> Iterator[tuple[str, Tensor]]:
