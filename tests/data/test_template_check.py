@@ -49,8 +49,14 @@ def changed(content: str) -> str:
             None,
             "'First the map.'",
         ),
+        (
+            CHATML,
+            [USER, {"role": "assistant", "content": "Paris.", "thinking_blocks": [{"thinking": "Hm."}]}],
+            None,
+            r"message 1 \(assistant\) says: 'Hm.'",
+        ),
     ],
-    ids=["cut", "upper", "system", "tools", "call", "thought", "function call", "plan"],
+    ids=["cut", "upper", "system", "tools", "call", "thought", "function call", "plan", "blocks"],
 )
 def test_templates_that_leave_out_text_are_refused(template, messages, tools, message):
     with pytest.raises(InvalidPairsError, match=f"the chat template leaves out or changes what .*{message}"):

@@ -16,6 +16,8 @@ from ..errors import InvalidPairsError, did_you_mean
 # Templates leave out the thoughts of earlier turns, because most models were trained so.
 _THOUGHT_MARK = re.compile(r"[<\[][^<>\[\]]*(?:think|thought)[^<>\[\]]*[>\]]", re.IGNORECASE)
 _THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+# Lists of blocks that hold thoughts, and the keys of their texts
+_BLOCKS, _OF_BLOCKS = ("thinking_blocks", "reasoning_details"), ("thinking", "text")
 # Other texts of messages, which some templates know
 _OTHERS = ("tool_plan", "refusal")
 _DATE = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1""")
@@ -93,7 +95,10 @@ def _pieces(message: dict[str, Any], with_thoughts: bool) -> Iterator[str]:
     texts = [content] if isinstance(content, str) else [block["text"] for block in content]
     if message["role"] == "assistant":
         texts = [part for text in texts for part in _THOUGHT_MARK.split(text)[0 if with_thoughts else -1 :]]
-        texts += [message[key] for key in _THOUGHTS if with_thoughts and isinstance(message.get(key), str)]
+        if with_thoughts:
+            blocks = [block for key in _BLOCKS for block in message.get(key) or () if isinstance(block, dict)]
+            texts += [message[key] for key in _THOUGHTS if isinstance(message.get(key), str)]
+            texts += [block[key] for block in blocks for key in _OF_BLOCKS if isinstance(block.get(key), str)]
     yield from texts
     yield from (message[key] for key in _OTHERS if isinstance(message.get(key), str))
     of_old = message.get("function_call")  # the name before `tool_calls`, which few templates read
