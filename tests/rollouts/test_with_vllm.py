@@ -282,7 +282,7 @@ def texts_of(folder):
     return [(row["model"], row["row"], row["clean_text"], row["perturbed_text"]) for row in rows]
 
 
-def targets_of(tmp_path, name, folder, pairs, engine, temperature="0"):
+def targets_of(tmp_path, name, folder, pairs, engine, temperature="0", make=make_targets):
     file = tmp_path / f"{name}.jsonl"
     options = {
         "model_name_or_path": folder,
@@ -293,8 +293,19 @@ def targets_of(tmp_path, name, folder, pairs, engine, temperature="0"):
     }
     options |= {"max_completion_length": 12, "bf16": "false", "use_cpu": "true", "vllm_max_model_length": 512}
     flags = [text for name, value in options.items() for text in (f"--{name}", str(value))]
-    make_targets([*flags, "--targets_file", str(file), "--output_dir", str(tmp_path / name), "--report_to", "none"])
+    make([*flags, "--targets_file", str(file), "--output_dir", str(tmp_path / name), "--report_to", "none"])
     return [json.loads(line)["completion_ids"] for line in file.read_text().splitlines()]
+
+
+def run_alone(command, options):
+    """Runs a command in a process of its own."""
+    # An engine of an earlier test holds the port that this process has in its environment.
+    kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
+    environment = {**kept, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    words = [sys.executable, "-m", "trl_consistency.cli", command, *options]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=600, env=environment)
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    return ended
 
 
 def test_evaluate_and_targets_by_each_engine(tmp_path, llama_dir):
@@ -333,10 +344,10 @@ def test_targets_are_drawn_for_each_prompt_by_itself(tmp_path, llama_dir):
     make_tokenizer().save_pretrained(tmp_path / "flat")
     pairs, port = write_pairs(tmp_path / "pairs.jsonl"), free_port()
 
-    def drawn(name, engine):
-        return targets_of(tmp_path, name, tmp_path / "flat", pairs, engine, "1.0")
+    def drawn(name, engine, **others):
+        return targets_of(tmp_path, name, tmp_path / "flat", pairs, engine, "1.0", **others)
 
-    by_vllm = drawn("vllm", "vllm")
+    by_vllm = drawn("vllm", "vllm", make=lambda options: run_alone("targets", options))
     with vllm_serve(tmp_path / "flat", tmp_path / "server.log", port):
         by_server = [drawn(name, f"http://127.0.0.1:{port}") for name in ("server", "again")]
     assert by_server[0] == by_server[1]
@@ -352,12 +363,7 @@ def test_commands_end_without_a_word_of_the_engine(tmp_path, llama_dir):
     trained += ["--vllm_max_model_length", "256", "--output_dir", str(tmp_path / "trained")]
     measured = ["--pairs", pairs, "--output_dir", str(tmp_path / "measured")]
     for command, options in (("on-policy-consistency", trained), ("evaluate", measured)):
-        words = [sys.executable, "-m", "trl_consistency.cli", command, *of_all, *options]
-        # An engine of an earlier test holds the port that this process has in its environment.
-        kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
-        environment = {**kept, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        ended = subprocess.run(words, capture_output=True, text=True, timeout=600, env=environment)
-        assert ended.returncode == 0, ended.stderr[-3000:]
+        ended = run_alone(command, [*of_all, *options])
         assert "Traceback" not in ended.stderr, ended.stderr[-3000:]
 
 
