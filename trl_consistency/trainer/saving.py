@@ -10,8 +10,10 @@ import numpy as np
 from accelerate.utils import is_peft_model
 from datasets import Dataset
 from torch import nn
+from transformers.utils import CHAT_TEMPLATE_FILE
 
 from ..data.pairs import AnyDataset
+from ..data.rendering import ProcessingClass, chat_template_of
 from ..data.trained_pairs import digests_of, write_digests
 from ..files import write_bytes, write_text
 from ..log import get_logger
@@ -46,6 +48,7 @@ class SavingMixin(_Trainer):
     run_record: RunRecord
     snapshot: Snapshot
     has_trained: bool
+    processing_class: Any
     recorded_data: dict[str, AnyDataset]
     _earlier_digests: list[np.ndarray]
     _check_reference: Callable[[], None]
@@ -107,6 +110,7 @@ class SavingMixin(_Trainer):
         if not self.args.should_save:
             return
         self._saved_in |= {os.path.realpath(folder)}
+        _warn_of_templates(Path(folder), self.processing_class)
         if self.has_trained or self.is_in_train:
             write_digests(folder, np.unique(np.concatenate([self._trained_digests, *self._earlier_digests])))
         if page is None:
@@ -149,3 +153,16 @@ class SavingMixin(_Trainer):
     def _write_card(self, folder: str, model_name: Any = None, dataset_name: Any = None, tags: Any = None) -> None:
         card = build_card(self, self._card_facts(), model_name, dataset_name, tags)
         write_text(Path(folder) / "README.md", str(card))
+
+
+def _warn_of_templates(folder: Path, processing_class: ProcessingClass) -> None:
+    """Logs a warning of chat templates that an earlier training left in a folder, and that a tokenizer without them did not replace."""
+    template = chat_template_of(processing_class)
+    own = template if isinstance(template, dict) else {"default"} if template else {}
+    names = {folder / CHAT_TEMPLATE_FILE: "default"}
+    names |= {file: file.stem for file in folder.glob("additional_chat_templates/*.jinja")}
+    if left := [str(file.relative_to(folder)) for file, name in names.items() if name not in own and file.is_file()]:
+        logger.warning(
+            f"{folder} has {' and '.join(left)}, which this training's tokenizer does not have: it would be loaded with that template of "
+            "another. Remove it if an earlier training left it there."
+        )

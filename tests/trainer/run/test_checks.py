@@ -6,7 +6,7 @@ import torch
 from accelerate.utils.deepspeed import HfDeepSpeedConfig
 from peft import LoraConfig, get_peft_model
 from torch.utils.data import SequentialSampler
-from transformers import TrainerCallback
+from transformers import AutoTokenizer, TrainerCallback
 
 from tests.helpers import on_policy, paired
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
@@ -115,6 +115,24 @@ def test_adapter_is_not_saved_beside_a_whole_model(tmp_path):
     ):
         ConsistencyTrainer(make_model(), peft_config=LORA, **options)
     ConsistencyTrainer(make_model(), **options)
+
+
+def test_a_chat_template_that_an_earlier_training_left_is_told(tmp_path, caplog):
+    """The tokenizer was loaded with it from there, and published."""
+    for has_template in (True, True, False):
+        caplog.clear()
+        tokenizer = make_tokenizer() if has_template else make_tokenizer(None)
+        pairs = make_pairs(4) if has_template else make_pairs(4).map(_as_text)
+        options = {"args": make_config(tmp_path), "train_dataset": pairs, "processing_class": tokenizer}
+        ConsistencyTrainer(make_model(), peft_config=LORA, **options).save_model()
+        assert (
+            "has chat_template.jinja, which this training's tokenizer does not have" in caplog.text
+        ) != has_template
+    assert AutoTokenizer.from_pretrained(tmp_path).chat_template
+
+
+def _as_text(row):
+    return {key: of if isinstance(of, str) else of[-1]["content"] for key, of in row.items()}
 
 
 class TestEvaluatedSets:
