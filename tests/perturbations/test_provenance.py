@@ -106,9 +106,10 @@ def test_the_question_stays_as_it_is(entry, source, split, seed):
     lines = [f"({letter}) {choice}" for letter, choice in zip(ascii_uppercase, source.choices, strict=False)]
     clean = "\n\n".join(part for part in (source.question, "\n".join(lines), source.instruction) if part)
     assert texts(row["clean_prompt"])[-1] == clean
-    if not entry.keeps_question:
-        return
     side = "\n".join(texts(row["perturbed_prompt"]))
+    if not entry.keeps_question:
+        assert row["shared_text"] is None or row["shared_text"] in side
+        return
     assert all(part in side for part in (source.question, *lines, source.instruction))
     assert row["shared_text"] in clean
     assert row["shared_text"] in side
