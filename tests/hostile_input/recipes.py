@@ -289,6 +289,9 @@ CASES: list[Case] = [
             f"…recipe.yaml: `env` sets {name}, which libraries read before the recipe is read, so that it would do nothing. Set it in …",
             lambda room, name=name: room.train(env={name: "77"}),
         )
-        for name in ("OMP_NUM_THREADS", "HF_HUB_OFFLINE", "TRANSFORMERS_VERBOSITY", "HF_HUB_DISABLE_PROGRESS_BARS")
+        for name in (
+            *("OMP_NUM_THREADS", "HF_HUB_OFFLINE", "TRANSFORMERS_VERBOSITY", "HF_HUB_DISABLE_PROGRESS_BARS"),
+            *("CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING"),
+        )
     ),
 ]

@@ -51,7 +51,7 @@ USUAL_NAMES = {
 # What other commands call their data
 NAMES_ELSEWHERE = {"dataset_name": "pairs", "pairs": "dataset_name"}
 
-# Environment variables that a recipe may set: threads, devices, and logging.
+# Environment variables that a recipe may set: of communication, memory and logging; and those below, if they are set so already.
 HARMLESS_VARIABLES = re.compile(
     r"CUDA_VISIBLE_DEVICES|CUDA_DEVICE_ORDER|CUDA_LAUNCH_BLOCKING|(?:OMP|MKL|OPENBLAS|NUMEXPR)_NUM_THREADS"
     r"|NCCL_[A-Z0-9_]*(?:DEBUG|DISABLE|LEVEL|TIMEOUT|IFNAME|BLOCKING_WAIT|ERROR_HANDLING)|PYTORCH_(?:CUDA_)?ALLOC_CONF"
@@ -61,9 +61,10 @@ HARMLESS_VARIABLES = re.compile(
     r"|MLFLOW_EXPERIMENT_NAME|MLFLOW_RUN_ID|COMET_(?:PROJECT_NAME|WORKSPACE|MODE)|TRACKIO_(?:PROJECT|SPACE_ID)"
 )
 
-# Of these, libraries read some when they are imported, which is before the recipe is read.
+# Of these, libraries read some when they are imported, which is before the recipe is read. CUDA reads its own when it is first asked
+# for devices, as bitsandbytes does when it is imported.
 READ_AT_IMPORT = re.compile(
-    r"\w+_(?:NUM_THREADS|OFFLINE|VERBOSITY)|HF_HUB_DISABLE_\w+|TRL_EXPERIMENTAL_SILENCE|ACCELERATE_LOG_LEVEL"
+    r"CUDA_\w+|\w+_(?:NUM_THREADS|OFFLINE|VERBOSITY)|HF_HUB_DISABLE_\w+|TRL_EXPERIMENTAL_SILENCE|ACCELERATE_LOG_LEVEL"
 )
 
 # Options of type text (a path) for which true has a meaning.
