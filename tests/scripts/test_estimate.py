@@ -149,6 +149,15 @@ def test_rollouts_that_are_sampled_in_parts_take_less(config_dir):
     assert of[64] == of[100] == of[None]
 
 
+def test_a_recipe_may_have_options_of_answers_for_its_metrics_alone(config_dir, capsys):
+    """It was refused, though the option is the recipe's."""
+    for method in ((), ("--method", "bct")):
+        words = ("--recipe", recipes_dir() / "quickstart" / "act.yaml", "--max_length", 64, *method, "--json")
+        with pytest.warns(UserWarning, match="`log_consistency_metrics`"):
+            setup = json.loads(estimate(capsys, "--model_name_or_path", config_dir, *words))["setup"]
+        assert setup["target_batch_size"] == (64 if method else 32)
+
+
 def test_json(capsys, config_dir):
     words = ("--max_length", 64, "--max_completion_length", 16, "--use_peft", "--memory", 0.02, "--tflops", 0.01)
     found = json.loads(estimate(capsys, config_dir / "config.json", *words, "--json"))

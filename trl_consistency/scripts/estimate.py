@@ -309,7 +309,9 @@ def flags_of_recipe(args: Sequence[str], config: Mapping[str, Any], prog: str) -
     """
     flags = ArgumentParser(add_help=False, allow_abbrev=False)
     flags.add_argument("--recipe", default=from_home(config.get("recipe")))
-    path = flags.parse_known_args(list(args))[0].recipe
+    flags.add_argument("--method", nargs="+", default=config.get("method"))
+    known = flags.parse_known_args(list(args))[0]
+    path = known.recipe
     if path is None:
         return []
     if not os.path.isfile(path):
@@ -346,8 +348,12 @@ def flags_of_recipe(args: Sequence[str], config: Mapping[str, Any], prog: str) -
         if name not in typed and options.get(name) is None:
             raise ConsistencyError(f"{path} sets no `{name}`, which the costs depend on: give it beside the recipe.")
     found = []
+    methods = known.method or options["method"]
+    # Others may have options of answers for their metrics, which are not counted.
+    needs_answers = {"bct", "kl", "opct"} & {*([methods] if isinstance(methods, str) else methods)}
+    unused = () if needs_answers else ("max_completion_length", "target_batch_size")
     for name in (declared.name for declared in fields(EstimateArguments)):
-        if options.get(name) is not None and name not in typed:
+        if options.get(name) is not None and name not in (*typed, *unused):
             value = options[name]
             found += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
     return found

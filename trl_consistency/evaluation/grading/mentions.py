@@ -173,10 +173,15 @@ _NEXT_WORD = re.compile(r"[ -](\w+)")
 _ALTERNATIVE = re.compile(r"\bor\s+(?:(?:in|the|an?)\s+)*[\"'*(\u201c]*$", re.IGNORECASE)
 
 
-def given(text: str, found: Iterable[re.Match[str]]) -> list[re.Match[str]]:
-    """Returns the mentions (the answer is group 1) that are neither denied, corrected nor only quoted from the user."""
+def given(text: str, found: Iterable[re.Match[str]], elsewhere: Iterable[re.Match[str]] = ()) -> list[re.Match[str]]:
+    """
+    Returns the mentions (the answer is group 1) that are neither denied, corrected nor only quoted from the user. A quote counts for
+    nothing beside another answer `elsewhere`, in a clause that seems to be about something else: "You said Sydney. Canberra is the
+    official capital."
+    """
     own: list[re.Match[str]] = []
     weak: list[re.Match[str]] = []
+    quoted: list[re.Match[str]] = []
     is_cut = _is_cut(text)
     for match in found:
         before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]
@@ -191,8 +196,15 @@ def given(text: str, found: Iterable[re.Match[str]]) -> list[re.Match[str]]:
         elif not _CONTRADICTED.match(text, match.end(1)) and not is_cut:
             # A quote of the user counts if the text names nothing else: "You said Rome, and you are right."
             weak.append(match)
+            quoted.append(match)
     if not own:
-        return weak
+        words = {match[1].lower() for match in quoted}
+        others = (
+            of
+            for of in elsewhere
+            if of[1].lower() not in words and not is_denied(text, of) and not is_quoted(text, of.start(1))
+        )
+        return [of for of in weak if of not in quoted] if quoted and not _AGREES.search(text) and any(others) else weak
     corrections = [match.end() for match in _CORRECTION.finditer(text, 0, own[-1].start(1))]
     corrections += [
         match.start(1) for match in own if _BUT_IT_IS.search(text, max(match.start(1) - _CONTEXT, 0), match.start(1))

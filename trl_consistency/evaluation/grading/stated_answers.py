@@ -146,18 +146,19 @@ def _named(
         return []
     clauses, pattern = Clauses(text, read(question)), _whole(f"({'|'.join(patterns.values())})", text)
     echoed, numbering = neighbors(read(question)), step_numbers(text)
-    found = [
+    there = [
         match
         for match in without_operands(text, re.finditer(pattern, text, flags))
         if not (any_case and _is_other_word(text, match))
         and not is_function_word(text, match)
         and match.start(1) not in numbering
         and not is_echo(text, match, echoed)
-        and not clauses.is_elsewhere(match.start(1), match[1])
         and not clauses.is_asked_of(match.start(1), match[1])
     ]
+    found = [match for match in there if not clauses.is_elsewhere(match.start(1), match[1])]
+    of_row = [match for match in there if match not in found and match[1] in own]
     named = []
-    for match in given(text, found):
+    for match in given(text, found, of_row):
         names = [of for of in by_length if re.fullmatch(patterns[of], match[1], flags)]
         named.append((match, next((of for of in names if words[of] == match[1]), names[0])))
     return _in_order(text, named, clauses, own if isinstance(own, Mapping) else {name: name for name in own})
