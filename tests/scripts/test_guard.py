@@ -62,7 +62,7 @@ def test_a_model_that_the_guard_stopped_is_not_pushed(tmp_path, recipe, guard, h
         evaluation, "fallen", lambda start, rates, most: [] if start is rates else ["clean_accuracy/control"]
     )
     options = ["--config", str(recipe), "--output_dir", str(tmp_path / "out"), *guard, "--use_peft", "false"]
-    options += ["--save_strategy", strategy, "--save_steps", "1", "--push_to_hub", "true"]
+    options += ["--save_strategy", strategy, *(["--save_steps", "1"] * (strategy == "steps")), "--push_to_hub", "true"]
     trainer = consistency.run([*options, "--guard_every", "1", "--guard_max_drop", "0.5", "--guard_rows", "2"])
     assert trainer.state.global_step == 1
     assert "It is not pushed." in capsys.readouterr().out
