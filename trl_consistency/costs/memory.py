@@ -36,9 +36,7 @@ class Memory:
     logits: int  # at the peak of the head alone, a part of the above
     cache: int  # of rollouts or targets: keys, values and states, at the longest
     sampling: int  # at the peak of sampling, the cache included
-    while_sampling: (
-        int  # the most while rollouts or targets are sampled, without gradients or activations; 0 if none are
-    )
+    while_sampling: int  # the most while rollouts or targets are sampled, before the step; 0 if none are
 
     @property
     def while_training(self) -> int:

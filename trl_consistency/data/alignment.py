@@ -191,7 +191,7 @@ def _last_user_content(
     position = max((index for index, message in enumerate(messages) if message["role"] == "user"), default=None)
     if position is None:
         return "", -1
-    content = message_text(messages[position]).strip()
+    content = content_text(messages)
     # A plain search could find a later quotation of the content or, if the content is short, a part of the template.
     probed = render_text(processing_class, _with_content_at(messages, position, SENTINEL), tools, chat_template_kwargs)
     start = probed.find(SENTINEL)

@@ -48,13 +48,12 @@ def other_thought(text: str, markers: Markers) -> Markers | None:
     return found if found is not None and text.partition(found[1])[0].rpartition(found[0])[2].strip() else None
 
 
-def warnings_of_thoughts(texts: Iterable[str], what: str, option: str, markers: Markers) -> list[str]:
-    """Returns warnings if texts have thoughts between other markers than `markers`, which an option takes out."""
-    listed = [other_thought(text, markers) for text in texts]
-    counts = Counter(found for found in listed if found is not None)
+def warnings_of_markers(found: Iterable[Markers | None], what: str, how: str) -> list[str]:
+    """Returns warnings of texts, `what` in words, that have thoughts between other markers. `how` says what became of them."""
+    listed = list(found)
+    counts = Counter(markers for markers in listed if markers is not None)
     return [
-        f"{count} of {len(listed)} {what} hold a thought between {opening} and {closing}, which `{option}` leaves in: set "
-        "`thinking_markers` to these."
+        f"{count} of {len(listed)} {what} hold a thought between {opening} and {closing}, which {how}: set `thinking_markers` to these."
         for (opening, closing), count in counts.items()
     ]
 

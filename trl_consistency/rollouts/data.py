@@ -14,7 +14,7 @@ from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
 from ..data.anchors import count_anchors
 from ..data.pairs import AnyDataset
 from ..data.repeated_stream import Passes, RepeatedStream
-from ..data.thinking import thought_span, warnings_of_thoughts
+from ..data.thinking import other_thought, thought_span, warnings_of_markers
 from ..errors import InvalidPairsError
 from ..log import get_logger
 from ..upstream import RepeatSampler, pad, repeat_iterable_dataset
@@ -155,8 +155,8 @@ def loss_mask(
 def warn_of_thoughts(rollouts: Rollouts, args: OnPolicyConsistencyConfig, tokenizer: Any) -> bool:
     """Logs a warning if rollouts have thoughts that `train_on_thinking: false` does not leave out, and returns whether they have."""
     opening, closing = args.thinking_markers
-    texts = map(tokenizer.decode, rollouts["completion_ids"])
-    warnings = warnings_of_thoughts(texts, "rollouts", "train_on_thinking: false", (opening, closing))
+    others = (other_thought(tokenizer.decode(ids), (opening, closing)) for ids in rollouts["completion_ids"])
+    warnings = warnings_of_markers(others, "rollouts", "`train_on_thinking: false` leaves in")
     for warning in warnings:
         logger.warning(warning)
     return bool(warnings)

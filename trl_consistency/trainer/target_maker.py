@@ -15,7 +15,7 @@ from ..data.pairs import AnyDataset
 from ..data.prepare import needs_targets, variables_of, with_own_columns
 from ..data.rendering import continuation
 from ..data.target_table import TargetTable
-from ..data.thinking import empty_thought, warnings_of_thoughts
+from ..data.thinking import empty_thought, other_thought, warnings_of_markers
 from ..errors import ConsistencyError
 from ..generation.answer_cache import TargetCache, fingerprint
 from ..generation.answer_engine import server_of_one
@@ -202,8 +202,8 @@ class TargetMaker:
                 empty_thought(prompt_ids, ids, tokenizer, (opening, closing))
                 for prompt_ids, ids in zip(prompts, completions, strict=True)
             ]
-            texts = map(tokenizer.decode, completions)
-            for warning in warnings_of_thoughts(texts, "targets", "keep_thinking: false", (opening, closing)):
+            others = (other_thought(tokenizer.decode(ids), (opening, closing)) for ids in completions)
+            for warning in warnings_of_markers(others, "targets", "`keep_thinking: false` leaves in"):
                 logger.warning(warning)
             unfinished = completions.count([])
             if completions and unfinished == len(completions):

@@ -1,11 +1,10 @@
 """The parts of a reply: thoughts, and letters of choices."""
 
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 from ...config.options import TWO_TEXTS
-from ...data.thinking import THINKING_MARKERS, Markers
+from ...data.thinking import THINKING_MARKERS, Markers, warnings_of_markers
 from ...errors import ConsistencyError
 
 
@@ -39,13 +38,7 @@ def warning_of_cut(cut: int, total: int) -> list[str]:
 
 def warning_of_markers(found: Iterable[Markers | None]) -> list[str]:
     """Returns a warning if answers have thoughts between other markers, which were graded with them."""
-    listed = list(found)
-    counts = Counter(markers for markers in listed if markers is not None)
-    return [
-        f"{count} of {len(listed)} answer(s) hold a thought between {opening} and {closing}, which was graded as a part of them: "
-        "set `thinking_markers` to these."
-        for (opening, closing), count in counts.items()
-    ]
+    return warnings_of_markers(found, "answer(s)", "was graded as a part of them")
 
 
 def after_thinking(text: str, markers: Markers = THINKING_MARKERS) -> str:

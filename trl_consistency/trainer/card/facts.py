@@ -444,8 +444,9 @@ def _generated_targets(trainer: Any, prompts: str) -> str:
 
 def _named(options: dict[str, Any]) -> list[str]:
     """Names further options of generation that are not off."""
-    off = {"repetition_penalty": (None, 1.0)}
-    named = {name: value for name, value in options.items() if value not in off.get(name, (None,))}
+    named = {name: value for name, value in options.items() if value is not None}
+    if named.get("repetition_penalty") == 1.0:
+        del named["repetition_penalty"]
     return [f"{safe(name)} {safe(str(value))}" for name, value in named.items()]
 
 

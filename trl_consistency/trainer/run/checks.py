@@ -381,8 +381,8 @@ def warn_of_rounding(trainer: Any) -> None:
         share = sum(lost[name] for name in names) / max(sum(sizes[name] for name in names), 1)
         if share > 1 / 4:
             logger.warning(
-                f"`learning_rate` is {rate:g}, and such a step does not change {100 * share:.0f}% of {part}, which are rounded back in "
-                "bfloat16. Load the model in float32 (`dtype: float32`), and compute in 16 bits if you like (`bf16: true`), or train an "
+                f"`learning_rate` is {rate:g}, and such a step does not change {100 * share:.0f}% of {part}: bfloat16 rounds them "
+                "back. Load the model in float32 (`dtype: float32`), and compute in 16 bits if you like (`bf16: true`), or train an "
                 "adapter."
             )
             return
