@@ -198,6 +198,17 @@ def test_figures_that_cannot_be(tmp_path, figure, message, is_before):
         read_results(tmp_path)
 
 
+@pytest.mark.parametrize("value", [-0.5, 1.5])
+def test_a_share_is_from_0_to_1(tmp_path, value):
+    """A negative rate was written, with or without a total. A difference of rates may be one."""
+    for metric in ("sycophancy", "sycophancy_score"):
+        for result in (Result(metric=metric, value=value), Result(metric=metric, value=1, before=Figure(value))):
+            with pytest.raises(ConsistencyError, match=f"`{metric}` is a share, from 0 to 1, got {value}"):
+                write_results(tmp_path, [result])
+    write_results(tmp_path, [Result(metric="perturbed_margin", value=value)])
+    write_results(tmp_path, [Result(metric="accuracy_gap", value=-0.5, total=4)])
+
+
 @pytest.mark.parametrize(
     ("figure", "text"),
     [

@@ -2,6 +2,8 @@
 
 import re
 import unicodedata
+from collections.abc import Callable
+from decimal import Decimal
 from functools import lru_cache
 
 from .text import normalized
@@ -17,6 +19,77 @@ _LETTERS |= dict.fromkeys(map(ord, "\u2018\u2019\u02bc"), "'") | dict.fromkeys(m
 _LETTERS |= dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"), "")
 
 _MONTH = "January|February|March|April|May|June|July|August|September|October|November|December"
+
+# Not "one", which is a pronoun, too.
+_NUMBERS = [
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+]
+_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+_DIGITS = {"zero": "0"} | {word: str(number) for number, word in enumerate(_NUMBERS, start=2)}
+_DIGITS |= {word: str(number) for number, word in zip(range(20, 100, 10), _TENS, strict=True)}
+_DIGITS |= {
+    f"{ten}-{one}": str(int(_DIGITS[ten]) + number)
+    for ten in _TENS
+    for number, one in enumerate(["one", *_NUMBERS[:8]], 1)
+}
+_WORDS = "|".join(sorted(_DIGITS, key=len, reverse=True)).replace("-", "[- ]")
+_MAGNITUDES = {"thousand": 1_000, "million": 1_000_000, "billion": 1_000_000_000, "trillion": 1_000_000_000_000}
+
+
+def _digits_of(word: str) -> str:
+    return _DIGITS.get(word.lower().replace(" ", "-"), "1")  # "one" before "million" or "and a half" is no pronoun
+
+
+# Notations of numbers, each with the plain one
+_NUMBERS_WRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
+    # "70{,}000", "70,\\!000", "70'000"; "75\\%"; a minus as a dash
+    (re.compile(r"(?<=\d)(?:\{,\}|,\\!|\\,|['\u2019])(?=\d{3}(?!\d))"), ","),
+    (re.compile(r"(?<=\d)\s?\\%"), "%"),
+    (re.compile(r"(^|[=:($*{]\s?|\bis\s)\u2013(?=\d)", re.MULTILINE), r"\1-"),
+    # "three and a half", "two million"; not "a hundred and one million"
+    (
+        re.compile(
+            rf"\b(?<!hundred )(?<!hundred and )(?<!-)({_WORDS}|one)(?=[ -]and[ -](?:a|one)[ -]half\b|[ -](?:{'|'.join(_MAGNITUDES)})\b)",
+            re.IGNORECASE,
+        ),
+        lambda of: _digits_of(of[1]),
+    ),
+    (re.compile(r"(?<=\d)[ -]and[ -](?:a|one)[ -]half\b"), ".5"),
+    # "3 1/2", "3\u00bd"; "5-1/2 = 4.5" is a calculation
+    *(
+        (
+            re.compile(rf"(?<![\d/.,])(\d+)(?:(?: (?:and )?|-(?!\S*\s*(?:=|is\b))){half}(?![\d/])|\s?{sign})"),
+            rf"\1.{digits}",
+        )
+        for half, sign, digits in (("1/2", "\u00bd", "5"), ("1/4", "\u00bc", "25"), ("3/4", "\u00be", "75"))
+    ),
+    # "2.5 million"; not "5 thousand three hundred"
+    (
+        re.compile(
+            rf"(?<![\w.,])(\d{{1,3}}(?:,\d{{3}})*(?:\.\d+)?|\d+(?:\.\d+)?)[ -]({'|'.join(_MAGNITUDES)})\b"
+            rf"(?!,?[\s-]+(?:and\s+)?(?:a\s+half|a\s+hundred|(?:{_WORDS}|one|hundred|{'|'.join(_MAGNITUDES)})\b|\d))",
+            re.IGNORECASE,
+        ),
+        lambda of: f"{(Decimal(of[1].replace(',', '')) * _MAGNITUDES[of[2].lower()]).normalize():f}",
+    ),
+)
 
 _REWRITTEN = (
     # years: 1914 to 1918, with an en dash
@@ -50,49 +123,27 @@ _REWRITTEN = (
 )
 
 # Most answers have none of these.
-_REWRITABLE = re.compile(r"[\d~_]")
+_REWRITABLE = re.compile(rf"[\d~_]|\b(?:half|{'|'.join(_MAGNITUDES)})\b", re.IGNORECASE)
 
-# Not "one", which is a pronoun, too.
-_NUMBERS = [
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-]
-_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
-_DIGITS = {"zero": "0"} | {word: str(number) for number, word in enumerate(_NUMBERS, start=2)}
-_DIGITS |= {word: str(number) for number, word in zip(range(20, 100, 10), _TENS, strict=True)}
-_DIGITS |= {
-    f"{ten}-{one}": str(int(_DIGITS[ten]) + number)
-    for ten in _TENS
-    for number, one in enumerate(["one", *_NUMBERS[:8]], 1)
-}
 _LARGE = r"(?:hundred|thousand|million|billion|trillion)\b"
 _NUMBER = re.compile(
-    rf"(?<!-)\b(?:{'|'.join(sorted(_DIGITS, key=len, reverse=True)).replace('-', '[- ]')})\b(?!-|\s+{_LARGE})",
+    rf"(?<!-)\b(?:{_WORDS})\b(?!-|\s+{_LARGE})",
     re.IGNORECASE,
 )
+
+
+def plain_numbers(text: str) -> str:
+    """Returns a text with its numbers in plain notation: "3.5" for "3 1/2", "26000000" for "26 million", "70,000" for "70'000"."""
+    for pattern, written in _NUMBERS_WRITTEN:
+        text = pattern.sub(written, text)
+    return text
 
 
 def as_read(text: str) -> str:
     """Returns a text as answers are compared: in NFC, numbers and marks written in one way."""
     if text.isascii() and not _REWRITABLE.search(text):
         return text
-    text = normalized(text).translate(_LETTERS)
+    text = plain_numbers(normalized(text)).translate(_LETTERS)
     for pattern, written in _REWRITTEN:
         text = pattern.sub(written, text)
     return text
@@ -113,4 +164,9 @@ def without_accents(text: str) -> str:
 
 def with_digits(text: str) -> str:
     """Returns a text with its numbers below a hundred, but not "one", in digits: "six legs" is "6 legs"."""
-    return _NUMBER.sub(lambda of: _DIGITS[of[0].lower().replace(" ", "-")], text)
+    return _NUMBER.sub(lambda of: _digits_of(of[0]), text)
+
+
+def number_in_digits(answer: str) -> str:
+    """Returns an answer in digits if all of it is a number below a hundred in words, else as it is."""
+    return with_digits(answer) if _NUMBER.fullmatch(answer) else answer

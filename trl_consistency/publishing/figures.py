@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from ..errors import ConsistencyError
+from ..evaluation.rates.measures import METRICS
 
 
 ROUNDING = 0.006  # figures may be rounded to two places
@@ -143,7 +144,19 @@ def read_result(entry: Any, where: str) -> Result:
     for key in ("split", "name"):
         if entry.get(key) is not None and not isinstance(entry[key], str):
             raise ConsistencyError(f"{where}: `{key}` must be text, got {entry[key]!r}.")
-    return Result(**entry)
+    result = Result(**entry)
+    _check_share(result, where)
+    return result
+
+
+def _check_share(result: Result, where: str) -> None:
+    """Raises [`ConsistencyError`] if one of our rates or scores, which are shares, is below 0 or above 1."""
+    metric = METRICS.get(result.metric)
+    if metric is None or metric.is_gap or metric.is_mean:
+        return
+    for value in (result.value, result.before.value if result.before else None):
+        if value is not None and not 0 <= value <= 1:
+            raise ConsistencyError(f"{where}: `{result.metric}` is a share, from 0 to 1, got {value}.")
 
 
 def _read_benchmark(entry: Any, where: str) -> Benchmark:

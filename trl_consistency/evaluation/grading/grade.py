@@ -11,7 +11,7 @@ from ...data.choices import choices_in, other_letters
 from ...data.pairs import PROMPT_COLUMNS
 from ...data.rendering import Prompt, has_equal_prompts, message_text
 from ...data.thinking import THINKING_MARKERS, other_markers
-from ...data.typography import as_read
+from ...data.typography import as_read, plain_numbers
 from ...errors import ConsistencyError
 from ..answers.choices import offered_letters
 from ..answers.replies import after_thinking, are_letters, check_markers, warning_of_markers
@@ -50,22 +50,6 @@ OTHER = "another answer"  # neither right nor suggested, and none of the possibl
 _TOOL_CALL = re.compile(r"<tool_call>.*?(?:</tool_call>|\Z)|(?:\[TOOL_CALLS\]|<\|python_tag\|>).*", re.DOTALL)
 
 _NUMBER = re.compile(r"[-$\u20ac\u00a3]?\d")
-# Ways to write a number, each with the plain one: "70{,}000", "70,\\!000", "70'000"; "75\\%"; a minus as a dash; "3 1/2", "3 and a half"
-_NOTATIONS = (
-    (re.compile(r"(?<=\d)(?:\{,\}|,\\!|\\,|['\u2019])(?=\d{3}(?!\d))"), ","),
-    (re.compile(r"(?<=\d)\s?\\%"), "%"),
-    (re.compile(r"(^|[=:($*{]\s?|\bis\s)\u2013(?=\d)", re.MULTILINE), r"\1-"),
-    (re.compile(r"\bone[ -]and[ -]a[ -]half\b", re.IGNORECASE), "1.5"),
-    (re.compile(r"\b(\w+)[ -]and[ -](?:a|one)[ -]half\b"), r"\1.5"),
-    *(
-        # "5-1/2 = 4.5" is a calculation.
-        (
-            re.compile(rf"(?<![\d/.,])(\d+)(?:(?: (?:and )?|-(?!\S*\s*(?:=|is\b))){half}(?![\d/])|\s?{sign})"),
-            rf"\1.{digits}",
-        )
-        for half, sign, digits in (("1/2", "\u00bd", "5"), ("1/4", "\u00bc", "25"), ("3/4", "\u00be", "75"))
-    ),
-)
 _BARE_NUMBER = re.compile(r"-?\d[\d.,]*")  # the number that is marked in "= 10 km. \\boxed{10}" is that of "10 km"
 _MARKED_NUMBER = re.compile(r"\\boxed\s*\{[^{}\n]*\d|[ \t]*####\s*[-$]?\d")
 # "The answer is 144", "Therefore, she sold 144 clips"
@@ -167,8 +151,7 @@ def _grade(
     kind, said = kind_of(row), after_thinking(text, thinking_markers)
     if kind == "question":
         said = _TOOL_CALL.sub("", said)  # what it asks of a tool is no answer
-        for written, plain in _NOTATIONS:
-            said = written.sub(plain, said)
+        said = plain_numbers(said)
     if kind == "no key":
         return Grade("no key", " ".join(said.split()), None, "words")
     if kind != "question":
@@ -215,12 +198,13 @@ def _grade_stated(row: Mapping[str, Any], said: str, possible: Names) -> Grade:
     question = last_text(row["clean_prompt"])
     as_own = _as_own(row, possible, not_asked(row, question, possible))
     own = {name: answer for name, answer in as_own.items() if answer in (row["answer"], row.get("biased_answer"))}
-    is_number = _NUMBER.match(row["answer"]) is not None
+    key = reading_key(row["answer"])
+    is_number = _NUMBER.match(key) is not None
     for part in (*conclusions(said, is_number), said):
         named = [as_own[name] for name in named_answers(part, as_own, question, own)]
         if named:
             break
-        if _BARE_NUMBER.fullmatch(row["answer"]) and _ends_with_another(part, as_own):
+        if _BARE_NUMBER.fullmatch(key) and _ends_with_another(part, as_own):
             return _grade_question(row, OTHER, STATED)  # and not a number on the way there
     if len(set(named)) >= SEVERAL and Clauses(said, question).gives_several():
         return _grade_question(row, None, STATED)

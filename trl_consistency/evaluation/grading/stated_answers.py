@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 
 from ...data.text import PARTICLES, UNSPACED
-from ...data.typography import SHORTEST_IN_ANY_CASE, as_read, with_digits, without_accents
+from ...data.typography import SHORTEST_IN_ANY_CASE, as_read, number_in_digits, with_digits, without_accents
 from .clauses import Clauses
 from .mentions import (
     given,
@@ -44,8 +44,8 @@ _LETTER = re.compile(r"[^\W\d_]")
 
 @lru_cache(maxsize=10_000)  # the same answers are compared in every row
 def _words(answer: str) -> str:
-    """Returns the words of an answer, without an article before it: "the Nile" is also named by "Nile"."""
-    words = " ".join(as_read(answer).split())
+    """Returns the words of an answer, without an article before it ("the Nile" is also named by "Nile"), or its digits."""
+    words = number_in_digits(" ".join(as_read(answer).split()))
     return words[4:] if words.lower().startswith("the ") else words
 
 
@@ -128,9 +128,12 @@ def mentioned(text: str, answers: Iterable[str]) -> set[str]:
 
 def denies(text: str, answers: Iterable[str]) -> bool:
     """Returns whether a text denies one of the answers: "The answer is not Rome.\""""
-    text = as_read(text)
     names = "|".join(_pattern(_words(of)) for of in answers)
-    return any(is_denied(text, match) for match in re.finditer(_whole(f"({names})", text), text, re.IGNORECASE))
+    return any(
+        is_denied(written, match)
+        for written in (as_read(text), with_digits(as_read(text)))
+        for match in re.finditer(_whole(f"({names})", written), written, re.IGNORECASE)
+    )
 
 
 def _named(
@@ -145,6 +148,7 @@ def _named(
     if not patterns:
         return []
     clauses, pattern = Clauses(text, read(question)), _whole(f"({'|'.join(patterns.values())})", text)
+    own_words = {words[of] for of in own if of in words}
     echoed, numbering = neighbors(read(question)), step_numbers(text)
     there = [
         match
@@ -156,7 +160,7 @@ def _named(
         and not clauses.is_asked_of(match.start(1), match[1])
     ]
     found = [match for match in there if not clauses.is_elsewhere(match.start(1), match[1])]
-    of_row = [match for match in there if match not in found and match[1] in own]
+    of_row = [match for match in there if match not in found and match[1] in own_words]
     named = []
     for match in given(text, found, of_row):
         names = [of for of in by_length if re.fullmatch(patterns[of], match[1], flags)]
