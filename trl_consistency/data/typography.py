@@ -75,7 +75,7 @@ _NUMBERS_WRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], s
     # "3 1/2", "3\u00bd"; "5-1/2 = 4.5" is a calculation
     *(
         (
-            re.compile(rf"(?<![\d/.,])(\d+)(?:(?: (?:and )?|-(?!\S*\s*(?:=|is\b))){half}(?![\d/])|\s?{sign})"),
+            re.compile(rf"(?<![\d/.,])(\d+)(?:(?: (?:and )?|-(?!\S{{0,40}}\s*(?:=|is\b))){half}(?![\d/])|\s?{sign})"),
             rf"\1.{digits}",
         )
         for half, sign, digits in (("1/2", "\u00bd", "5"), ("1/4", "\u00bc", "25"), ("3/4", "\u00be", "75"))
