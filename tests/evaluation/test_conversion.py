@@ -190,7 +190,9 @@ def test_a_thought_without_an_answer_is_not_chosen(model, tokenizer, says):
 
 def marked_tokenizer():
     tokenizer = make_tokenizer()
-    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "[THINK]", "[/THINK]"]})
+    tokenizer.add_special_tokens(
+        {"additional_special_tokens": ["<|im_start|>", "[THINK]", "[/THINK]", "[TOOL_CALLS]"]}
+    )
     return tokenizer
 
 
@@ -198,10 +200,11 @@ MARKED = AnswerOptions(64, thinking_markers=("[THINK]", "[/THINK]"), progress=Fa
 
 
 @pytest.mark.parametrize("kind", ["chat", "text"])
-def test_markers_that_are_special_tokens_stay(model, monkeypatch, kind):
+@pytest.mark.parametrize("clean", ["[THINK]Paris? Yes.[/THINK]Paris.", 'Paris.[TOOL_CALLS][{"name": "search"}]'])
+def test_markers_that_are_special_tokens_stay(model, monkeypatch, kind, clean):
     """Such as Magistral's. Without them, a thought was a part of the answer that is trained on: "Paris? Yes.Paris."."""
     tokenizer = marked_tokenizer()
-    answers = {"1?": "[THINK]Paris? Yes.[/THINK]Paris.", "Rome! 1?": "[THINK]Hm.[/THINK]Rome.<|im_start|>"}
+    answers = {"1?": clean, "Rome! 1?": "[THINK]Hm.[/THINK]Rome.<|im_start|>"}
     ids = {
         tuple(render_prompt(tokenizer, user(prompt) if kind == "chat" else prompt)): [
             *tokenizer(text=answer, add_special_tokens=False)["input_ids"],
@@ -215,7 +218,7 @@ def test_markers_that_are_special_tokens_stay(model, monkeypatch, kind):
         asked |= {"clean_prompt": "1?", "perturbed_prompt": "Rome! 1?"}
     (of_pair,) = convert_pairs([asked], "preference", model, tokenizer, MARKED).rows
     said = [of if kind == "text" else of[0]["content"] for of in (of_pair["chosen"], of_pair["rejected"])]
-    assert said == ["[THINK]Paris? Yes.[/THINK]Paris.", "[THINK]Hm.[/THINK]Rome."]
+    assert said == [clean, "[THINK]Hm.[/THINK]Rome."]
     assert (of_pair["chosen_outcome"], of_pair["rejected_outcome"]) == ("right", "suggested")
 
 

@@ -28,7 +28,7 @@ from ..json_files import own_columns
 from ..models.adapter_checks import check_no_other_adapter, warn_of_adapter
 from ..models.checks import context_of
 from .answers.generate import Answer, AnswerOptions, answer_pairs
-from .answers.replies import after_thinking, warning_of_markers
+from .answers.replies import after_thinking, call_tokens, warning_of_markers
 from .grading.grade import OTHER, Grade, grade_answers
 from .pair_set import PREPARED, SIDES, UNKNOWN, PairSet, Rows
 
@@ -277,7 +277,7 @@ def _given_answer(
 ) -> Answer:
     """
     Returns the `completion` of a pair as an answer. With a tokenizer, its `completion_ids` say which special tokens mark a thought
-    there, and with the tokens that end an answer, if it was cut.
+    or a call there, and with the tokens that end an answer, if it was cut.
     """
     completion, ids = row["completion"], row.get("completion_ids")
     text = completion if isinstance(completion, str) else message_text(completion[0])
@@ -339,7 +339,7 @@ def _generated(
 def _written(
     tokenizer: ProcessingClass, row: dict[str, Any], prompt_ids: list[int], answer: Answer, special: "_SpecialTokens"
 ) -> str:
-    """Returns the text of an answer to train on, which has the markers of its thought, special tokens or not."""
+    """Returns the text of an answer to train on, with the markers of its thought and of calls, special tokens or not."""
     decode, marked = get_tokenizer(tokenizer).decode, _marked(answer.ids, special)
     text = answer.text if marked is None else decode(marked).strip()
     if not isinstance(row["clean_prompt"], str):
@@ -348,7 +348,7 @@ def _written(
 
 
 class _SpecialTokens(NamedTuple):
-    """The special tokens of a tokenizer that mark a thought, and its others."""
+    """The special tokens of a tokenizer that mark a thought or a call of a tool, and its others."""
 
     of_markers: set[int]
     others: set[int]
@@ -358,14 +358,14 @@ def _special_tokens(tokenizer: ProcessingClass, markers: tuple[str, str]) -> _Sp
     text_tokenizer = get_tokenizer(tokenizer)
     special = {token_id for token_id, token in text_tokenizer.added_tokens_decoder.items() if token.special}
     ids = (text_tokenizer(text=marker, add_special_tokens=False)["input_ids"] for marker in markers)
-    of_markers = special & {token_id for of_marker in ids for token_id in of_marker}
+    of_markers = special & {token_id for of_marker in ids for token_id in of_marker} | call_tokens(text_tokenizer)
     return _SpecialTokens(of_markers, special - of_markers)
 
 
 def _marked(ids: Sequence[int], special: _SpecialTokens) -> list[int] | None:
     """
-    Returns the tokens of an answer without those that end it, or None if no special token marks a thought there: decoded
-    without special tokens, such a thought would be a part of the answer.
+    Returns the tokens of an answer without those that end it, or None if no special token marks a thought or a call there: decoded
+    without special tokens, these would be a part of the answer.
     """
     if special.of_markers.isdisjoint(ids):
         return None

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from peft import PromptTuningConfig, get_peft_model
+from tokenizers import AddedToken
 from transformers import LlamaForCausalLM
 
 from tests.helpers.chats import user
@@ -15,7 +16,15 @@ from trl_consistency.errors import ConsistencyError, InvalidPairsError
 from trl_consistency.evaluation import evaluate
 from trl_consistency.evaluation.answers import generate as answering
 from trl_consistency.evaluation.answers.choices import LetterScorer, check_choices, offered_letters
-from trl_consistency.evaluation.answers.generate import Answer, AnswerOptions, answer_pairs, generate_ids
+from trl_consistency.evaluation.answers.generate import (
+    Answer,
+    AnswerOptions,
+    answer_pairs,
+    decode_answer,
+    generate_ids,
+)
+from trl_consistency.evaluation.answers.replies import CALL_MARKERS
+from trl_consistency.evaluation.grading.grade import grade
 from trl_consistency.generation.answer_cache import TargetCache
 
 
@@ -301,6 +310,20 @@ def test_answers_after_thinking(tokenizer, monkeypatch, opened, written, said):
     of_row["clean_ids"] = of_row["clean_ids"] + tokenizer(opened)["input_ids"]
     (clean,), _ = answer_pairs(make_model(), tokenizer, [of_row], AnswerOptions())
     assert clean == Answer(written, said, tuple(ids))
+
+
+@pytest.mark.parametrize("is_special", [False, True])
+@pytest.mark.parametrize("marker", CALL_MARKERS)
+def test_a_call_of_a_tool_is_no_answer_where_its_marker_is_a_special_token(marker, is_special):
+    """In Mistral's and Llama's tokenizers it is one. Without it, what is asked of the tool was read as the answer."""
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens([AddedToken(marker, special=is_special)], special_tokens=is_special)
+    encode = lambda text: tokenizer(text=text, add_special_tokens=False)["input_ids"]  # noqa: E731
+    ids = [*encode(f"Let me look.{marker}[{{'query': 'Rome'}}]"), tokenizer.eos_token_id]
+    text, said, _ = decode_answer(tokenizer, [], ids)
+    assert text == said == f"Let me look.{marker}[{{'query': 'Rome'}}]"
+    question = {**row("What?", "Rome! What?", tokenizer), "answer": "Paris", "biased_answer": "Rome"}
+    assert grade(question, said).outcome == "unread"
 
 
 def test_sampling(tokenizer, tmp_path):

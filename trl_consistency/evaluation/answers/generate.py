@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, NamedTuple
 
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from ...config.options import (
     NO_SPACE_AT_END,
@@ -29,7 +29,7 @@ from ...log import get_logger
 from ...models.checks import context_of
 from ...passes.rope import say_positions
 from .choices import ANSWER_PREFIX, CHOICE_PREFIX, LetterScorer, offered_letters
-from .replies import after_thinking, check_markers
+from .replies import after_thinking, call_tokens, check_markers
 
 
 logger = get_logger(__name__)
@@ -215,8 +215,19 @@ def decode_answer(
     text_tokenizer = get_tokenizer(tokenizer)
     thought_end = thought_span(prompt, ids, text_tokenizer, markers)[1]
     others = other_markers(text_tokenizer.decode(ids[thought_end:]), markers)  # which may be special tokens
-    text, said = (text_tokenizer.decode(part, skip_special_tokens=True).strip() for part in (ids, ids[thought_end:]))
+    text, said = (_with_calls(text_tokenizer, part) for part in (ids, ids[thought_end:]))
     return text, after_thinking(said, markers), others
+
+
+def _with_calls(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
+    """Returns the text of an answer without special tokens, but for those that open a call of a tool: what follows is no answer."""
+    of_calls = call_tokens(tokenizer).intersection(ids)
+    pieces, start = [], 0
+    for place in (*(place for place, token in enumerate(ids) if token in of_calls), len(ids)):
+        pieces.append(tokenizer.decode(ids[start:place], skip_special_tokens=True))
+        pieces.append(tokenizer.decode(ids[place : place + 1]))
+        start = place + 1
+    return "".join(pieces).strip()
 
 
 def generate_answers(

@@ -1,11 +1,19 @@
-"""The parts of a reply: thoughts, and letters of choices."""
+"""The parts of a reply: thoughts, calls of tools, and letters of choices."""
 
+import re
 from collections.abc import Iterable
 from typing import Any
+
+from transformers import PreTrainedTokenizerBase
 
 from ...config.options import TWO_TEXTS
 from ...data.thinking import THINKING_MARKERS, Markers, warnings_of_markers
 from ...errors import ConsistencyError
+
+
+# What opens a call of a tool. In Mistral's and Llama's tokenizers it is a special token.
+CALL_MARKERS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>")
+_CALL = re.compile(r"<tool_call>.*?(?:</tool_call>|\Z)|(?:\[TOOL_CALLS\]|<\|python_tag\|>).*", re.DOTALL)
 
 
 def is_letter(answer: str) -> bool:
@@ -46,6 +54,17 @@ def after_thinking(text: str, markers: Markers = THINKING_MARKERS) -> str:
     Returns the part of a completion after the thought, which the prompt may have opened; empty if it does not end.
     """
     return split_thought(text, markers)[1]
+
+
+def call_tokens(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    """Returns the special tokens that open a call of a tool."""
+    added = tokenizer.added_tokens_decoder.items()
+    return {token_id for token_id, token in added if token.special and token.content in CALL_MARKERS}
+
+
+def without_calls(text: str) -> str:
+    """Returns a completion without what it asks of tools, which is no answer."""
+    return _CALL.sub("", text)
 
 
 def split_thought(text: str, markers: Markers = THINKING_MARKERS) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from ...data.thinking import THINKING_MARKERS, other_markers
 from ...data.typography import as_read, plain_numbers
 from ...errors import ConsistencyError
 from ..answers.choices import offered_letters
-from ..answers.replies import after_thinking, are_letters, check_markers, warning_of_markers
+from ..answers.replies import after_thinking, are_letters, check_markers, warning_of_markers, without_calls
 from ..row_kinds import Unread, kind_of, right_answers
 from .answer_keys import check_texts
 from .clauses import Clauses
@@ -46,8 +46,6 @@ OUTCOMES: dict[str, tuple[Outcome, ...]] = {
 
 STATED = "stated answer"  # the grader of free answers
 OTHER = "another answer"  # neither right nor suggested, and none of the possible answers: also a judge's OTHER
-
-_TOOL_CALL = re.compile(r"<tool_call>.*?(?:</tool_call>|\Z)|(?:\[TOOL_CALLS\]|<\|python_tag\|>).*", re.DOTALL)
 
 _NUMBER = re.compile(r"[-$\u20ac\u00a3]?\d")
 _BARE_NUMBER = re.compile(r"-?\d[\d.,]*")  # the number that is marked in "= 10 km. \\boxed{10}" is that of "10 km"
@@ -150,8 +148,7 @@ def _grade(
 ) -> Grade:
     kind, said = kind_of(row), after_thinking(text, thinking_markers)
     if kind == "question":
-        said = _TOOL_CALL.sub("", said)  # what it asks of a tool is no answer
-        said = plain_numbers(said)
+        said = plain_numbers(without_calls(said))
     if kind == "no key":
         return Grade("no key", " ".join(said.split()), None, "words")
     if kind != "question":
