@@ -58,6 +58,17 @@ def test_nothing_is_told_where_they_agree():
     assert told > 60
 
 
+def test_honest_engines_are_not_taken_for_others():
+    """Whatever the rounding, and however little the policy differs from the base model."""
+    policy, told = log_probs(2.0, 0, 96), 0
+    for seed in range(3000):
+        base = policy + log_probs(0.02 * (1 + seed % 10), 10_000 + seed, 96)
+        fit = Fit.of(policy + log_probs(0.02, 20_000 + seed, 96), policy, base)
+        told += fit.told_apart
+        assert not fit.is_other, fit
+    assert told > 2000
+
+
 # In training
 
 
@@ -153,6 +164,25 @@ def test_engine_with_another_base(colocated, tmp_path, model_dir, monkeypatch): 
     monkeypatch.setattr(LLM, "serves", lambda self, request: other)
     trainer = make_trainer(tmp_path, str(model_dir), lora(), max_steps=2)
     with pytest.raises(ConsistencyError, match=r"After step 0,.*fit neither the base model nor an older adapter"):
+        trainer.train()
+
+
+@pytest.mark.parametrize("part", [0.5, 0.7])
+def test_engine_that_applies_a_part_of_the_adapter(colocated, tmp_path, model_dir, monkeypatch, part):  # noqa: F811
+    """In 16 bits, the difference alone may be of rounding. An engine that had half of the adapter passed."""
+
+    def serves(self, request):
+        model = copy.deepcopy(self.held.model)
+        with torch.no_grad():
+            adapter = self.adapters[request.lora_int_id].parameters()
+            for weight, adapted in zip(model.parameters(), adapter, strict=True):
+                weight += part * (adapted - weight)
+        return model
+
+    monkeypatch.setattr(LLM, "serves", serves)
+    monkeypatch.setattr("trl_consistency.rollouts.origin.TOLERANCE_FLOAT32", 0.1)  # that of 16 bits
+    trainer = make_trainer(tmp_path, str(model_dir), lora(), max_steps=5, learning_rate=1e-3)
+    with pytest.raises(ConsistencyError, match=r"After step 1,.*do not come from the policy"):
         trainer.train()
 
 

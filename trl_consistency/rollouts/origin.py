@@ -38,6 +38,8 @@ FURTHER = 1.25
 TOLERANCE_FLOAT32, TOLERANCE_16_BITS = 1e-3, 0.1
 # Largest standard error of [`Fit.share`] with which the policy (0) and other weights (1) can be told apart
 TOLD_APART = 0.1
+# Rounding leaves the share of an honest engine within so many standard errors, and within so much in any case.
+MOST_ERRORS, MOST_SHARE = 5, 0.2
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,8 @@ class Fit:
 
     @property
     def is_other(self) -> bool:
-        """Whether the engine is nearer to the other weights, or away from the policy on the far side."""
-        return self.told_apart and abs(self.share) > 0.5
+        """Whether the engine is on the way to the other weights, or away from the policy on the far side."""
+        return self.told_apart and abs(self.share) > max(MOST_ERRORS * self.error, MOST_SHARE)
 
 
 class OriginCheck:
