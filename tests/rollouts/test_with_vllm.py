@@ -519,8 +519,11 @@ def test_smollm2_with_a_server(tmp_path):
             trainer.train()
             trainer.rollout_loss.reference.check()
             assert trainer.rollout_engine._origin.passed
-            logs = [entry for entry in trainer.state.log_history if "step_time" in entry]
-            difference = max(entry["sampling/origin/difference"] for entry in logs)
+            name = "sampling/origin/difference"
+            differences = [entry[name] for entry in trainer.state.log_history if name in entry]
+            # Overlapping, the second step's rollouts have the adapter of the first, which was checked.
+            assert len(differences) == (3 if of_kind.get("vllm_overlap") else 4)
+            difference = max(differences)
             assert difference < 1e-3
             alike = check_answers(trainer, tokens=12)
             seconds = trainer.rollout_engine._adapter_sync.seconds
