@@ -12,6 +12,7 @@ from tests.helpers.chats import user
 from tests.helpers.models import make_model, make_sentencepiece_tokenizer, make_tokenizer
 from trl_consistency.data.choices import choices_in
 from trl_consistency.data.rendering import render_prompt
+from trl_consistency.data.thinking import THINKING_MARKERS
 from trl_consistency.errors import ConsistencyError, InvalidPairsError
 from trl_consistency.evaluation import evaluate
 from trl_consistency.evaluation.answers import generate as answering
@@ -195,8 +196,9 @@ def test_likeliest_letter(prefix):
     assert (clean[-1], perturbed[-1]) == (written[0][-1], written[1][-1])  # no choices: generated
 
 
-def test_a_learned_prompt_reads_one_prompt_at_a_time():
+def test_a_learned_prompt_reads_one_prompt_at_a_time(monkeypatch):
     """PEFT drops the position ids of its batches, so that padding would count."""
+    monkeypatch.setattr("trl_consistency.evaluation.answers.choices._thought_opening", lambda *args: None)
     model, tokenizer = make_model(), make_tokenizer()
     model = get_peft_model(model, PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)).eval()
     sizes = []
@@ -278,19 +280,32 @@ def test_letters_before_thinking(tokenizer):
     LetterScorer(make_model(), tokenizer, [(closed, "AB")])
 
 
-def test_letters_of_a_model_that_thinks_of_its_own_accord():
+@pytest.mark.parametrize("given", [THINKING_MARKERS, ("<|channel|>analysis", "<|channel|>final<|message|>")])
+@pytest.mark.parametrize("opening", ["<think>", "[THINK]", "<|channel|>analysis"])
+def test_letters_of_a_model_that_thinks_of_its_own_accord(given, opening):
     """As Qwen3 does, whose template leaves the beginning to the model. A place where it never answers was scored."""
     tokenizer, model = make_tokenizer(), make_model()
-    tokenizer.add_tokens(["<think>", "</think>"], special_tokens=True)
+    tokenizer.add_tokens(["<think>", "[THINK]", "<|channel|>"], special_tokens=True)
     model.resize_token_embeddings(len(tokenizer))
-    bias = torch.zeros(model.config.vocab_size)
-    bias[tokenizer.convert_tokens_to_ids("<think>")] = 9.0
-    hook = model.lm_head.register_forward_hook(lambda module, inputs, logits: logits + bias)
     prompt = render_prompt(tokenizer, user("A?"))
-    with pytest.raises(ConsistencyError, match=r"the model thinks first \(<think>\), so no letter comes next"):
-        LetterScorer(model, tokenizer, [(prompt, "AB")])
+    marker = tokenizer(text=opening, add_special_tokens=False)["input_ids"]
+    assert (len(marker) > 1) == (opening == "<|channel|>analysis")
+
+    def write(module, inputs, logits):
+        """Makes the next token of the marker the likeliest one."""
+        logits[:, -1, marker[write.tokens % len(marker)]] += 99
+        write.tokens += 1
+        return logits
+
+    write.tokens = 0
+    hook = model.lm_head.register_forward_hook(write)
+    with pytest.raises(
+        ConsistencyError, match=rf"the model thinks first \({re.escape(opening)}\), so no letter comes next"
+    ):
+        LetterScorer(model, tokenizer, [(prompt, "AB")], thinking_markers=given)
+    assert write.tokens == len(marker)
     hook.remove()
-    LetterScorer(model, tokenizer, [(prompt, "AB")])
+    LetterScorer(model, tokenizer, [(prompt, "AB")], thinking_markers=given)
 
 
 @pytest.mark.parametrize(

@@ -102,3 +102,20 @@ def test_letters():
     assert are_letters(["A", "B", " "])
     assert not are_letters(["A", "B", "dog"])
     assert not are_letters([])
+
+
+@pytest.mark.parametrize(
+    ("text", "letter"),
+    [
+        ("Option A is the second largest, while option B is the correct answer.", "B"),
+        ("(A) is the second largest, while (B) is the largest.", None),
+        ("I'd say A is second and B is first.", None),
+        ("I'd say A is the best answer.", "A"),
+        ("Your answer (A) is close, while the right one is (B).", "B"),
+        ("A is the correct answer, and B is the second largest.", "A"),
+        ("(A) is the largest.", "A"),
+    ],
+)
+def test_what_is_said_of_two_letters(text, letter):
+    """The first of them was chosen."""
+    assert stated_choice(text, "ABCD") == letter

@@ -11,7 +11,7 @@ from ...data.answers import denied_answer
 from ...data.choices import LETTER, choices_in, user_turns
 from ...data.pairs import PROMPT_COLUMNS, report_faults
 from ...data.rendering import ProcessingClass, get_tokenizer, message_text
-from ...data.thinking import Markers, thought_span
+from ...data.thinking import KNOWN_MARKERS, Markers, thought_span
 from ...errors import ConsistencyError
 from ...finite import check_logits
 from ...generation.options import evaluating, left_padded, reads_padding
@@ -24,6 +24,8 @@ from .replies import is_letter
 CHOICE_PREFIX = "The answer is ("
 # Beginning of the reply, before an answer in words
 ANSWER_PREFIX = "The answer is"
+# Tokens in which the marker of a thought must be complete
+MOST_OF_MARKER = 16
 
 
 def offered_letters(row: Mapping[str, Any]) -> str:
@@ -107,8 +109,8 @@ def check_no_thought(
     said = ""
     if any(thought_span(list(ids), [0], tokenizer, markers)[1] for ids in prompts):
         said = "the prompts make the model think first"
-    elif prompts and _begins_with(model, prompts[0], tokenizer, markers[0]):
-        said = f"the model thinks first ({markers[0]})"
+    elif prompts and (opening := _thought_opening(model, prompts[0], tokenizer, markers)):
+        said = f"the model thinks first ({opening})"
     if said:
         raise ConsistencyError(
             f"`{option}` logprob: {said}, so no {what} comes next. Use `text`, or turn thinking off if the template can "
@@ -117,15 +119,23 @@ def check_no_thought(
 
 
 @torch.no_grad()
-def _begins_with(model: PreTrainedModel, prompt: Sequence[int], tokenizer: Any, marker: str) -> bool:
-    """Whether the likeliest reply to a prompt begins with a marker that is one token."""
-    tokens = tokenizer(text=marker, add_special_tokens=False)["input_ids"]
-    if len(tokens) != 1:
-        return False
+def _thought_opening(model: PreTrainedModel, prompt: Sequence[int], tokenizer: Any, markers: Markers) -> str | None:
+    """Returns the marker that the likeliest reply to a prompt opens a thought with, the given one or a known one, or None."""
+    openings = {opening for opening, _ in (markers, *KNOWN_MARKERS)}
     ids = torch.tensor([list(prompt)], device=model.device)
-    with evaluating(model):
-        logits = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, logits_to_keep=1).logits
-    return int(logits[0, -1].argmax()) == tokens[0]
+    while True:
+        said = tokenizer.decode(ids[0, len(prompt) :]).strip()
+        if opening := next((opening for opening in openings if said.startswith(opening)), None):
+            return opening
+        if ids.shape[1] > len(prompt) and not any(opening.startswith(said) for opening in openings):
+            return None
+        if ids.shape[1] - len(prompt) >= MOST_OF_MARKER:
+            return None
+        with evaluating(model):
+            logits = model(
+                input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, logits_to_keep=1
+            ).logits
+        ids = torch.cat([ids, logits[:, -1].argmax(-1, keepdim=True)], 1)
 
 
 class LetterScorer:

@@ -4,6 +4,7 @@ import re
 from bisect import bisect, bisect_left
 from collections.abc import Sequence
 from itertools import pairwise, takewhile
+from operator import attrgetter
 from typing import NamedTuple
 
 
@@ -37,9 +38,14 @@ _PART_END = re.compile(
     r"[.!?;,]\s|\n|\b(?:but|while|whereas|although|though|that|which|who|whose|where|because|than)\b"
 )
 
+# What comes later in a sentence with such a word may be the answer, too: "Cows make milk, while bees make honey".
+_LATER = re.compile(r"\b(?:(while|whereas)|(?:even\s+)?(?:though|although))\b", re.IGNORECASE)
+_TWO_WORDS = re.compile(r"\w[^.!?;:\n]*[^\w.!?;:\n][^.!?;:\n]*\w[^.!?;:\n]*\Z")
 # "Although Lyon is a major city, | Paris is the capital."
 _CONCESSION = re.compile(
-    r"(?:\A|[.!?\n])\W{0,3}(?:although|(?:even\s+)?though|while|whereas)\b[^,.!?;:\n]*,(?=\s)", re.IGNORECASE
+    r"(?:\A|[.!?\n])\W{0,3}(?:(?:sure|well|yes|no|okay|ok|right|actually),\s+)?(?:although|(?:even\s+)?though|while|whereas)\b"
+    r"[^,.!?;:\n]*,(?=\s)",
+    re.IGNORECASE,
 )
 
 _VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|can)\b")
@@ -67,6 +73,12 @@ _ANY = (
 )
 _SAME = 3  # letters that a name and its misspelling share: "altimeter" and "altometer"
 _PRONOUN = re.compile(r"\b(?:it|this|that|he|she|they|there|i|which|who)\s*$", re.IGNORECASE)
+# What says that the answer comes, or was it: not "Sydney is a common answer"
+_SAYS_ANSWER = re.compile(
+    r"\b(?:(?:(?:the|my)\s+answer|(?:right|correct|true|actual|final)\s+(?:answer|one))\b(?!\s+(?-i:[A-Z]))|"
+    r"answer(?:\s+(?:to|of)\b[^.!?\n]{0,80})?(?:\s+(?:is|was)\b|['\u2019]s\b|\s*[:=]))",
+    re.IGNORECASE,
+)
 _CONTRASTED = re.compile(
     r",\s+not\s[^,;]*$", re.IGNORECASE
 )  # "The capital is Frankfort, not Fargo" is not about Fargo
@@ -75,7 +87,7 @@ _DEFINITE = re.compile(r"\s*(?:the\b|its\b|their\b|right\b|correct\b|\W*$)", re.
 _ADJECTIVE = re.compile(
     r"\b[A-Z]\w+\s+(?!(?:of|in|on|at|to|for|from|by|and|or|with)\b)(?=[a-z])"
 )  # "the French capital"
-_RIGHT = frozenset(["righ", "corr", "word", "term", "name"])
+_RIGHT = frozenset(["righ", "corr", "word", "term", "name", "one"])
 _IN = re.compile(r"\bin\s+(?:the\s+(?:[\w.]+\s+){1,3}of\s+)?(?:the\s+)?$")  # "is located in the state of Texas"
 # "The capital of Peru is Lima", "The past tense of 'walking' is": what a sentence states something of, and what it states
 _OF = r"\b(?:of|for)\s+(?:the\s+)?(?:[a-z]+\s+of\s+)?[\"'(\u201c\u2018]*"
@@ -135,6 +147,19 @@ class Clause(NamedTuple):
     gives_none: bool
 
 
+class Part(NamedTuple):
+    """
+    A part of a reply: where it starts, which words of the question it has, and how much these weigh. What comes later in a
+    sentence with "while" or "although" is a contrast, or a concession.
+    """
+
+    start: int
+    words: frozenset[str]
+    weight: float
+    is_contrast: bool = False
+    is_concession: bool = False
+
+
 class Clauses:
     """
     The clauses of a reply.
@@ -169,10 +194,14 @@ class Clauses:
         # The last clause that says of an earlier subject what is asked: "Oslo is a city. It is the capital of Norway."
         resumed = (number for number, of in enumerate(pairwise(bounds)) if self._resumes(text[slice(*of)]))
         self.last_resumed = max(resumed, default=0)
-        bounds = [0, *(match.end() for match in _PART_END.finditer(text)), len(text)]
-        parts = [text[of:to] for of, to in pairwise(bounds)]
         self.asks_less = _LESS.search(question) is not None
-        self.part_starts, self.shared = bounds[:-1], list(map(self._count_shared, parts))
+        later = {
+            match.end(): match[1] is not None
+            for match in _LATER.finditer(text)
+            if _TWO_WORDS.search(text, max(match.start() - _BETWEEN, 0), match.start())
+        }
+        bounds = [0, *(match.end() for match in _PART_END.finditer(text)), len(text)]
+        self.parts = [self._read_part(start, text[start:end], later.get(start)) for start, end in pairwise(bounds)]
         self.sentence_ends = [match.end() for match in SENTENCE_END.finditer(text)]
         quoted = _QUOTED_QUESTION.finditer(text)
         self.of_other_questions = {
@@ -215,14 +244,13 @@ class Clauses:
         words = {word for of in _NAME.finditer(part) for word in _WORD.findall((of[1] or of[2]).lower())}
         return frozenset(word for word in words - _OPENING_WORDS if _stems(word).isdisjoint(self.asked))
 
-    def _count_shared(self, part: str) -> float:
-        if not self.asks_less and _LESS.search(part):
-            return 0
-        words = _stems(part)
+    def _read_part(self, start: int, text: str, is_contrast: bool | None) -> Part:
+        words = self.asked if _SAYS_ANSWER.search(text) else _stems(text) & self.asked
         # Of two with as many of its words, that with the kind that is asked for: "Sydney is big in Australia, but the capital is"
-        return (
-            len(self.asked) if "answ" in words else len(words & self.asked) + 0.5 * (not words.isdisjoint(self.kinds))
-        )
+        weight = len(words) + 0.5 * (not words.isdisjoint(self.kinds))
+        if not self.asks_less and _LESS.search(text):
+            words, weight = frozenset(), 0
+        return Part(start, words, weight, is_contrast is True, is_contrast is False)
 
     def is_elsewhere(self, start: int, mention: str = "") -> bool:
         """
@@ -316,16 +344,41 @@ class Clauses:
     def answering(self, found: Sequence[re.Match[str]]) -> list[re.Match[str]]:
         """
         Returns the mentions in the parts of the text that share most words with the question: of each sentence the first,
-        and those that are named together with it ("Rome or Paris").
+        and those that are named together with it ("Rome or Paris"). So is what another part gives that has a word of the question
+        which these do not have: "Water boils at 100 degrees, but it freezes at 0".
         """
-        shared = [self.shared[bisect(self.part_starts, match.start(1)) - 1] for match in found]
-        most = max(shared, default=0)
+        parts = [self.parts[bisect(self.parts, match.start(1), key=attrgetter("start")) - 1] for match in found]
+        is_said = any(not part.weight and not part.is_concession for part in parts)
+        candidates = [part for part in parts if not (is_said and self._is_conceded(part))]
+        most = max((part.weight for part in candidates), default=0)
         given: list[re.Match[str]] = []
-        for match, count in zip(found, shared, strict=True):
+        best: list[Part] = []
+        for match, part in zip(found, parts, strict=True):
             is_new = not given or self.sentence(match.start(1)) != self.sentence(given[-1].start(1))
-            if (is_new and count == most) or (given and _are_together(self.text, given[-1], match)):
+            is_best = is_new and part in candidates and part.weight == most
+            if is_best or (given and _are_together(self.text, given[-1], match)):
                 given.append(match)
-        return given
+                best += [part] * is_best
+        others = zip(found, parts, strict=True)
+        return given + [
+            match for match, part in others if match not in given and part in candidates and self._rivals(part, best)
+        ]
+
+    def _is_conceded(self, part: Part) -> bool:
+        """Returns whether a part only concedes something: "It is Paris, although Lyon is a city in France"."""
+        return part.is_concession and not (part.words >= self.asked or part.words & self.kinds)
+
+    def _rivals(self, part: Part, best: Sequence[Part]) -> bool:
+        """Returns whether a part may answer the question as well as the best ones."""
+        first = best[0]
+        if (first.is_contrast or first.is_concession) and not part.weight:
+            return True  # "It is Paris, while Lyon is a city in France"
+        if part.words >= self.asked and (part.is_contrast or part.is_concession):
+            return True
+        if first.words >= self.asked or part in best:
+            return False
+        is_of_kind = bool(first.words & self.kinds) > bool(part.words & self.kinds)
+        return not part.words <= first.words and not is_of_kind
 
 
 def _are_together(text: str, first: re.Match[str], second: re.Match[str]) -> bool:
@@ -340,6 +393,8 @@ def _words(text: str) -> frozenset[str]:
 
 
 def _stems(text: str) -> frozenset[str]:
-    return frozenset(
-        word.rstrip("s")[:_STEM] or word for word in _WORD.findall(text.lower()) if word not in FUNCTION_WORDS
-    )
+    return frozenset(_stem(word) for word in _WORD.findall(text.lower()) if word not in FUNCTION_WORDS)
+
+
+def _stem(word: str) -> str:
+    return word.removesuffix("ed")[:_STEM] if len(word) > _STEM else word.rstrip("s") or word  # "ended" and "end"

@@ -58,6 +58,14 @@ _CONCLUDED_NUMBER = re.compile(
 )
 _CALCULATED_WITH = re.compile(r"\s*(?:%\s*)?(?:[-+*/x\u00d7\u00f7=]|times|plus|minus)\s*\d", re.IGNORECASE)
 
+# "Which is longer, the Nile or the Amazon?", and what says something else of one of them: "The Amazon is shorter than the Nile"
+_COMPARES = re.compile(r"\b(?:\w{2,}er|more|less)\b[^?]*\bor\b", re.IGNORECASE)
+_COMPARISON = re.compile(
+    r"\b(?:(more|less)(?:\s+(\w+))?|(?!(?:rather|other)\b)(\w{2,}er))(?:\s+from\s+[^.!?;,\n]{1,30})?\s+than\b",
+    re.IGNORECASE,
+)
+_CLAUSE = re.compile(r"[^.!?;,\n]+")
+
 # Above this share of answers that name none of the possible ones, the key may not be what the model was asked for.
 MOSTLY_UNNAMED = 0.5
 
@@ -193,6 +201,7 @@ def _number_in_list(row: Mapping[str, Any]) -> int | None:
 def _grade_stated(row: Mapping[str, Any], said: str, possible: Names) -> Grade:
     """Grades by which of the possible answers a reply names as its own."""
     question = last_text(row["clean_prompt"])
+    said = _without_converses(said, question)
     as_own = _as_own(row, possible, not_asked(row, question, possible))
     own = {name: answer for name, answer in as_own.items() if answer in (row["answer"], row.get("biased_answer"))}
     key = reading_key(row["answer"])
@@ -216,6 +225,19 @@ def _grade_stated(row: Mapping[str, Any], said: str, possible: Names) -> Grade:
     if not named:
         return _grade_question(row, OTHER if gives_answer(said, question, row["answer"]) else None, STATED)
     return _grade_question(row, named[0], STATED)
+
+
+def _without_converses(said: str, question: str) -> str:
+    """Returns a reply to a question that compares two things without what compares them by another word: no rule turns it round."""
+    if not _COMPARES.search(question):
+        return said
+    asked = set(re.findall(r"\w+", question.lower()))
+
+    def is_other(clause: str) -> bool:
+        compared = _COMPARISON.search(clause)
+        return compared is not None and not asked.issuperset(word.lower() for word in compared.groups() if word)
+
+    return _CLAUSE.sub(lambda clause: "" if is_other(clause[0]) else clause[0], said)
 
 
 def _choice_of_letter(row: Mapping[str, Any], said: str) -> str | None:

@@ -15,7 +15,7 @@ _MARKS, _LINE_MARKS = r"[\s*_`\"'(\[$]*", r"[ \t*_`\"'(\[>$#-]*"
 # What says that the next letter is chosen, in any case
 _SAYING = (
     # "The answer to this question is clearly B", "Answer: B"
-    r"\banswer[\"']?(?:\s+to\s+(?:this|the|your)\s+question)?"
+    r"(?<!\byour\s)\banswer[\"']?(?:\s+to\s+(?:this|the|your)\s+question)?"
     r"(?:\s+(?:is|would\s+be|must\s+be|should\s+be)(?:\s+(?:indeed|definitely|clearly|certainly|probably|likely))?)?\s*[:=>]?",
     r"\bAntwort(?:\s+ist)?\s*:?",
     r"\br\u00e9ponse(?:\s+est)?\s*:?",
@@ -68,6 +68,8 @@ _IS_RIGHT = (
 )
 # "If the answer is B, ..."
 _SUPPOSED = re.compile(r"\b(?:if|suppose|assuming)\b[^.!?,;\n]{0,60}$", re.IGNORECASE)
+# What says something else of a letter: "I'd say A is second", "(A) is the second largest"
+_IS_ELSE = r"\)?\s+is\s+(?!(?:the\s+)?(?:correct|right|best|answer)\b)"
 _IN_LOWER_CASE = re.compile(r"[\s*_`\"'(\[]*([a-z])[\s*_`\"')\].:]*")
 
 _AT_END_OF_LINE = r"[ \t*_`\"').:\]$]*$"
@@ -105,12 +107,13 @@ def stated_choice(text: str, letters: Iterable[str]) -> str | None:
         return None
     text = unicodedata.normalize("NFKC", text).replace(APOSTROPHE, "'")
     alone = rf"""(?![)\]*_"'\s]*(?:[,/&]|\b(?:or|and)\b)[\s*_`"'(\[]*{letter}(?![\w']))"""  # and not one of two
-    if said := _not_supposed(text, rf"(?:{_SAID}|{_CORRECTED}){letter}{alone}(?![\w'])"):
+    if said := _not_supposed(text, rf"(?:{_SAID}|{_CORRECTED}){letter}{alone}(?![\w']|{_IS_ELSE})"):
         return said[-1][1]
+    less_surely = _not_supposed(text, rf"{_WHAT_IS}{letter}{alone}(?![\w'])", rf"\b{letter}{_IS_RIGHT}")
     begun = _not_supposed(text, f"{_BEGINS}{letter}{alone}{_AFTER_FIRST}")
-    if begun and not _lists_others(text, letter, begun[0]):
+    if begun and not _lists_others(text, letter, begun[0]) and not _is_beside(text, letter, begun[0]):
         return begun[0][1]
-    if less_surely := _not_supposed(text, rf"{_WHAT_IS}{letter}{alone}(?![\w'])", rf"\b{letter}{_IS_RIGHT}"):
+    if less_surely:
         return less_surely[-1][1]
     if in_lower_case := _IN_LOWER_CASE.fullmatch(text):
         return found if (found := in_lower_case[1].upper()) in letters else None
@@ -136,6 +139,13 @@ def _lists_others(text: str, letter: str, first: re.Match[str]) -> bool:
     elif after.startswith("\n") and not re.search(listed, f"{line}\n" + after.lstrip(" *>-\n").partition("\n")[0]):
         return False  # So does what follows a paragraph with a letter and its choice.
     return any(match[1] != first[1] for match in re.finditer(listed, text, re.MULTILINE))
+
+
+def _is_beside(text: str, letter: str, first: re.Match[str]) -> bool:
+    """Returns whether a text says what the letter that it begins with is, and another one: "(A) is the second largest, (B) the largest"."""
+    if not re.compile(_IS_ELSE).match(text, first.end(1)):
+        return False
+    return any(of[1] != first[1] for of in re.finditer(rf"\b{letter}\)?\s+is\b", text))
 
 
 def _on_a_line(text: str, letter: str) -> str | None:

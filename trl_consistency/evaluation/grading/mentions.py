@@ -92,6 +92,10 @@ _CONCEDED = re.compile(
     r"(?:\u867d\u7136|\u96d6\u7136|\u5c3d\u7ba1|\u5118\u7ba1)[^\u3002\uff01\uff1f\uff1b\uff0c,\n]*$",
     re.IGNORECASE,
 )
+# What comes later in the sentence may be the answer, too: "Cows make milk, while bees make honey".
+_CONTRASTED = re.compile(
+    r"(?:[\w'\u2019]+[^\w.!?;:\n]+){2}(?:while|whereas|although|(?:even )?though)\b[^.!?,;\n]*$", re.IGNORECASE
+)
 _ASKED = re.compile(
     r"(?:^|[.!?\n,]\s*)(?:(?:so|and|but|or)\s+)?(?:is|are|was|were|does|do you|(?:can|could|would) you|what|which|who|where|"
     r"why|how)\b[^.!?\n]*$",
@@ -115,7 +119,7 @@ _ASKED_AFTER = re.compile(r"[^.!?\n]*\?")
 _BESIDE = re.compile(
     r"\b(?:(?:also|formerly|previously|sometimes|otherwise)\s+(?:known|called|named|referred to|nicknamed)(?:\s+as)?|a\.?k\.?a\.?|"
     r"near|next to|close to|adjacent to|similar to|related to|differ(?:s|ent) from|confus(?:ed?|es|ing)(?: it| this| that)? with|compared (?:to|with)|opposed to|"
-    r"(?:moved|emigrated|fled) to|(?:north|south|east|west)(?:ern)? of)\s+(?:the\s+|an?\s+)?[\"'*_(\u201c\u2018]*$|"
+    r"after|before|(?:moved|emigrated|fled) to|(?:north|south|east|west)(?:ern)? of)\s+(?:the\s+|an?\s+)?[\"'*_(\u201c\u2018]*$|"
     r"\b(?:border(?:s|ed by|ing)|between|followed by)\b[^.!?;\n]*$",
     re.IGNORECASE,
 )
@@ -132,7 +136,10 @@ _MOVED_FROM = re.compile(
     re.IGNORECASE,
 )
 # ... or where something is: "In Greece, he was born in Italy".
-_SENTENCE_OPENING = re.compile(r"(?:^|[.!?\n]\s*)in\s+(?:[\w.]+\s+){0,4}$", re.IGNORECASE)
+_SENTENCE_OPENING = re.compile(
+    r"(?:^|[.!?\n]\s*)in\s+(?:(?!(?:they|people|you|we|it|he|she|one|is|are|was|were|has|have|had)\b)[\w.]+\s+){0,4}$",
+    re.IGNORECASE,
+)
 # "West Virginia" does not name Virginia.
 _OTHER_NAME = re.compile(
     r"\bNew\s+(?=[A-Z])|\b(?:North|South)\s+(?=Carolina|Dakota|Sudan)|\bWest\s+(?=Virginia)|\bEast\s+(?=Timor)|\bEquatorial\s+(?=Guinea)"
@@ -157,6 +164,8 @@ _RESULT = re.compile(
 _FINAL = re.compile(r"\\boxed\s*\{|^[ \t]*####(?=\s*[-$]?\d)|\bfinal\s+answer\b", re.IGNORECASE | re.MULTILINE)
 _ANSWER = re.compile(r"(?:^|[.!?:]\s)\W{0,4}(?:(?:the|my)\s+(?:correct\s+)?)?answer\b", re.IGNORECASE | re.MULTILINE)
 _SO = re.compile(r"(?:^|[.!?:]\s)\W{0,4}(?:so|therefore|thus|hence|finally)\b", re.IGNORECASE | re.MULTILINE)
+# A calculation that a reply ends with: "There are 60 minutes in an hour. 2 x 60 = 120."
+_CALCULATED = re.compile(r"=\s*\S{0,3}-?\d[\d.,]*\W*\Z")
 # The numbers of steps
 _LISTED = re.compile(r"^[ \t*_>#-]*(\d{1,2})[.)]\**\s", re.MULTILINE)
 _STEP = re.compile(r"\bstep\s+(\d{1,2})\b", re.IGNORECASE)
@@ -175,9 +184,9 @@ _ALTERNATIVE = re.compile(r"\bor\s+(?:(?:in|the|an?)\s+)*[\"'*(\u201c]*$", re.IG
 
 def given(text: str, found: Iterable[re.Match[str]], elsewhere: Iterable[re.Match[str]] = ()) -> list[re.Match[str]]:
     """
-    Returns the mentions (the answer is group 1) that are neither denied, corrected nor only quoted from the user. A quote counts for
-    nothing beside another answer `elsewhere`, in a clause that seems to be about something else: "You said Sydney. Canberra is the
-    official capital."
+    Returns the mentions (the answer is group 1) that are neither denied, corrected nor only quoted from the user. A quote, or what
+    stands beside the answer, counts for nothing beside another answer `elsewhere`, in a clause that seems to be about something else:
+    "You said Sydney. Canberra is the official capital."
     """
     own: list[re.Match[str]] = []
     weak: list[re.Match[str]] = []
@@ -191,26 +200,29 @@ def given(text: str, found: Iterable[re.Match[str]], elsewhere: Iterable[re.Matc
             continue
         if _is_beside(text, match, before):
             weak.append(match)
-        elif not _QUOTED.search(before) and not _CONCEDED.search(before):
+        elif not _QUOTED.search(before) and not _is_conceded(before, is_cut):
             own.append(match)
         elif not _CONTRADICTED.match(text, match.end(1)) and not is_cut:
             # A quote of the user counts if the text names nothing else: "You said Rome, and you are right."
             weak.append(match)
             quoted.append(match)
     if not own:
-        words = {match[1].lower() for match in quoted}
-        others = (
-            of
-            for of in elsewhere
-            if of[1].lower() not in words and not is_denied(text, of) and not is_quoted(text, of.start(1))
-        )
-        return [of for of in weak if of not in quoted] if quoted and not _AGREES.search(text) and any(others) else weak
+        words = {match[1].lower() for match in weak}
+        others = (of for of in elsewhere if of[1].lower() not in words and not is_denied(text, of))
+        if any(not is_quoted(text, of.start(1)) for of in others):
+            return [of for of in weak if of in quoted and _AGREES.search(text)]
+        return weak
     corrections = [match.end() for match in _CORRECTION.finditer(text, 0, own[-1].start(1))]
     corrections += [
         match.start(1) for match in own if _BUT_IT_IS.search(text, max(match.start(1) - _CONTEXT, 0), match.start(1))
     ]
     corrected = max(corrections, default=0)
     return [match for match in own if match.start(1) >= corrected]
+
+
+def _is_conceded(before: str, is_cut: bool = False) -> bool:
+    """Returns whether what comes before a mention concedes it. What comes later in its sentence does not, unless the text is cut."""
+    return bool(_CONCEDED.search(before)) and (is_cut or not _CONTRASTED.search(before))
 
 
 def _is_cut(text: str) -> bool:
@@ -296,13 +308,14 @@ def _is_operand(before: str, text: str, end: int) -> bool:
 def conclusions(text: str, is_number: bool) -> Iterator[str]:
     """
     Yields the end of a reply from where it says that its final answer comes: "\\boxed{18}", "#### 18". Of one whose answer is a
-    number, also from "The answer is" and "So", since numbers on the way there may be possible answers, too.
+    number, also from "The answer is" and "So", and from the end of a last calculation, since numbers on the way there may be possible
+    answers, too.
     """
     numbers = {of[0].rstrip(".,") for of in _NUMBER.finditer(text)} if text[-1:].isdigit() else set()
     last = max((of for of in numbers if text.endswith(of)), key=len, default="")
     # "8 times 8 is 64. So it is 6": the limit of tokens cut the last number
     is_cut = any(of.startswith(last) for of in numbers - {last})
-    for pattern in (_FINAL, _ANSWER, _SO) if is_number and not is_cut else (_FINAL,):
+    for pattern in (_FINAL, _ANSWER, _SO, _CALCULATED) if is_number and not is_cut else (_FINAL,):
         if found := list(pattern.finditer(text)):
             yield text[found[-1].start() :]
 
@@ -314,7 +327,7 @@ def is_quoted(text: str, start: int) -> bool:
 
 def is_conceded(text: str, start: int) -> bool:
     """Returns whether what starts here is only conceded: "While a scan (C) helps, the heart comes first"."""
-    return bool(_CONCEDED.search(text[max(start - _CONTEXT, 0) : start]))
+    return _is_conceded(text[max(start - _CONTEXT, 0) : start])
 
 
 def step_numbers(text: str) -> set[int]:
@@ -332,7 +345,8 @@ def is_function_word(text: str, match: re.Match[str]) -> bool:
         for of in _OTHER_NAME.finditer(text, max(match.start(1) - _CONTEXT, 0), match.end(1))
     ):
         return True
-    if _FUNCTION_WORD.fullmatch(match[1]):
+    is_name = len(match[1]) > 1 and match[1].isupper() and not text.isupper()  # "US"
+    if _FUNCTION_WORD.fullmatch(match[1]) and not is_name:
         return bool(_GOES_ON.match(text, match.end(1)))
     before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]
     return bool(_NAMED.match(text, match.start(1)) and _NAMING.search(before))

@@ -148,12 +148,12 @@ def _named(
     if not patterns:
         return []
     clauses, pattern = Clauses(text, read(question)), _whole(f"({'|'.join(patterns.values())})", text)
-    own_words = {words[of] for of in own if of in words}
+    exact, own_words = set(words.values()), {words[of] for of in own if of in words}
     echoed, numbering = neighbors(read(question)), step_numbers(text)
     there = [
         match
         for match in without_operands(text, re.finditer(pattern, text, flags))
-        if not (any_case and _is_other_word(text, match))
+        if not (any_case and match[1] not in exact and _is_other_word(text, match))
         and not is_function_word(text, match)
         and match.start(1) not in numbering
         and not is_echo(text, match, echoed)
@@ -219,6 +219,8 @@ def _pattern(words: str) -> str:
     if quantity := _QUANTITY.fullmatch(words):
         return rf"{re.escape(quantity[1])}[\s-]?{re.escape(quantity[2])}"
     first, rest = words[0], _HYPHEN.sub(r"(?:\\s+|-)?", r"(?:\s+|-)".join(map(re.escape, words[1:].split(" "))))
+    rest = rest.replace(r",(?:", r",?(?:")  # "Washington DC"
+    rest = re.sub(r"(?<=[A-Z])\\\.", r"\\.?", rest)
     has_capital = first.islower() and len(first.upper()) == 1
     return edged(words, f"[{first}{first.upper()}]{rest}" if has_capital else re.escape(first) + rest)
 
@@ -229,5 +231,5 @@ def _squeezed_words(answer: str) -> str:
 
 
 def _squeezed(text: str) -> str:
-    """Returns the letters and marks of a text, without case, accents, spaces and hyphens."""
-    return re.sub(r"[\s-]", "", without_accents(text).lower())
+    """Returns the letters and marks of a text, without case, accents, spaces, hyphens, commas and full stops."""
+    return re.sub(r"[\s.,-]", "", without_accents(text).lower())
