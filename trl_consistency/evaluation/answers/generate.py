@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -221,13 +222,8 @@ def decode_answer(
 
 def _with_calls(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> str:
     """Returns the text of an answer without special tokens, but for those that open a call of a tool: what follows is no answer."""
-    of_calls = call_tokens(tokenizer).intersection(ids)
-    pieces, start = [], 0
-    for place in (*(place for place, token in enumerate(ids) if token in of_calls), len(ids)):
-        pieces.append(tokenizer.decode(ids[start:place], skip_special_tokens=True))
-        pieces.append(tokenizer.decode(ids[place : place + 1]))
-        start = place + 1
-    return "".join(pieces).strip()
+    parts = groupby(ids, call_tokens(tokenizer).__contains__)
+    return "".join(tokenizer.decode(list(part), skip_special_tokens=not is_call) for is_call, part in parts).strip()
 
 
 def generate_answers(

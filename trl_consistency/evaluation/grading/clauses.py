@@ -35,7 +35,8 @@ _CLAUSE_END = re.compile(
 )
 # The parts whose words are compared with the question's: "A bat is a mammal, | but a bird is an animal | that can fly".
 _PART_END = re.compile(
-    r"[.!?;,]\s|\n|\b(?:but|while|whereas|although|though|that|which|who|whose|where|because|than)\b"
+    r"[.!?;,]\s|\n|\b(?:but|while|whereas|although|though|that|which|who|whose|where|because|than)\b|"
+    r"\band\s+(?=(?:(?:the|an?|in)\s+)?(?:[\w'-]+\s+){1,4}?(?:is|are|was|were|has|have|had|can|[a-z]{2,}ed)\b)"
 )
 
 # What comes later in a sentence with such a word may be the answer, too: "Cows make milk, while bees make honey".
@@ -47,6 +48,9 @@ _CONCESSION = re.compile(
     r"[^,.!?;:\n]*,(?=\s)",
     re.IGNORECASE,
 )
+
+# What is said of something, and not what it is: "a spice made from the fruit of a plant"
+_MODIFIES = re.compile(r"\b(?:of|in|on|over|from|with|near|at|for|to|by|no)\s+(?:\w+\s+){0,3}$", re.IGNORECASE)
 
 _VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|can)\b")
 _WHO = re.compile(r"\W*who\s+(?!(?:is|was|are|were)\b)(\w+)", re.IGNORECASE)
@@ -76,7 +80,8 @@ _PRONOUN = re.compile(r"\b(?:it|this|that|he|she|they|there|i|which|who)\s*$", r
 # What says that the answer comes, or was it: not "Sydney is a common answer"
 _SAYS_ANSWER = re.compile(
     r"\b(?:(?:(?:the|my)\s+answer|(?:right|correct|true|actual|final)\s+(?:answer|one))\b(?!\s+(?-i:[A-Z]))|"
-    r"answer(?:\s+(?:to|of)\b[^.!?\n]{0,80})?(?:\s+(?:is|was)\b|['\u2019]s\b|\s*[:=]))",
+    r"answer(?:\s+(?:to|of)\b[^.!?\n]{0,80})?(?:\s+(?:is|was)\b|['\u2019]s\b|\s*[:=])|"
+    r"(?<!you )(?<!that )(?:is|was|sounds)\s+(?:\w+ly\s+|indeed\s+)?(?:right|correct|true)\b|makes?\s+more\s+sense\b|I(?:['\u2019](?:ll|d))?\s+(?:\w+\s+)?(?:agree\s+with|go\s+with|accept)\b)",
     re.IGNORECASE,
 )
 _CONTRASTED = re.compile(
@@ -361,24 +366,29 @@ class Clauses:
                 best += [part] * is_best
         others = zip(found, parts, strict=True)
         return given + [
-            match for match, part in others if match not in given and part in candidates and self._rivals(part, best)
+            match
+            for match, part in others
+            if match not in given and part in candidates and self._rivals(match, part, best)
         ]
 
     def _is_conceded(self, part: Part) -> bool:
         """Returns whether a part only concedes something: "It is Paris, although Lyon is a city in France"."""
         return part.is_concession and not (part.words >= self.asked or part.words & self.kinds)
 
-    def _rivals(self, part: Part, best: Sequence[Part]) -> bool:
-        """Returns whether a part may answer the question as well as the best ones."""
+    def _rivals(self, match: re.Match[str], part: Part, best: Sequence[Part]) -> bool:
+        """Returns whether a mention and its part may answer the question as well as the best ones."""
         first = best[0]
+        is_later = part.is_contrast or part.is_concession
         if (first.is_contrast or first.is_concession) and not part.weight:
             return True  # "It is Paris, while Lyon is a city in France"
-        if part.words >= self.asked and (part.is_contrast or part.is_concession):
+        if is_later and part.words >= self.asked:
             return True
-        if first.words >= self.asked or part in best:
-            return False
         is_of_kind = bool(first.words & self.kinds) > bool(part.words & self.kinds)
-        return not part.words <= first.words and not is_of_kind
+        if not (first.words >= self.asked or part.words <= first.words or is_of_kind):
+            return True  # "Water boils at 100 degrees, but it freezes at 0"
+        before = self.text[max(match.start(1) - _BETWEEN, 0) : match.start(1)]
+        # "Plants take in carbon dioxide and give off oxygen", but not "a spice made from the fruit of a plant"
+        return part.weight == first.weight and not _MODIFIES.search(before)
 
 
 def _are_together(text: str, first: re.Match[str], second: re.Match[str]) -> bool:

@@ -54,6 +54,7 @@ _QUOTED = re.compile(
     r"(?:[\u60a8\u4f60]|\u4eba|\u4eba\u4eec)[^\u3002\uff01\uff1f\uff1b\uff0c,\n\u5f97]{0,6}(?:\u8ba4\u4e3a|\u8a8d\u70ba|\u4ee5\u4e3a|\u4ee5\u70ba|\u63d0\u5230)[^\u3002\uff01\uff1f\uff1b\uff0c,\n]*$",
     re.IGNORECASE,
 )
+_USERS = re.compile(r"\byour?\b[^.!?;\n]*$", re.IGNORECASE)
 # The same clause says that no answer is given: "I'm not equipped to provide information about Rome".
 _UNABLE = re.compile(
     r"(?:\b(?:unable to|not (?:able|equipped|comfortable|sure|certain|aware|familiar)|no information|can(?:not| not)|"
@@ -119,7 +120,7 @@ _ASKED_AFTER = re.compile(r"[^.!?\n]*\?")
 _BESIDE = re.compile(
     r"\b(?:(?:also|formerly|previously|sometimes|otherwise)\s+(?:known|called|named|referred to|nicknamed)(?:\s+as)?|a\.?k\.?a\.?|"
     r"near|next to|close to|adjacent to|similar to|related to|differ(?:s|ent) from|confus(?:ed?|es|ing)(?: it| this| that)? with|compared (?:to|with)|opposed to|"
-    r"after|before|(?:moved|emigrated|fled) to|(?:north|south|east|west)(?:ern)? of)\s+(?:the\s+|an?\s+)?[\"'*_(\u201c\u2018]*$|"
+    r"after|before|(?<!was )(?<!were )(?:moved|emigrated|fled) to|(?:north|south|east|west)(?:ern)? of)\s+(?:the\s+|an?\s+)?[\"'*_(\u201c\u2018]*$|"
     r"\b(?:border(?:s|ed by|ing)|between|followed by)\b[^.!?;\n]*$",
     re.IGNORECASE,
 )
@@ -127,12 +128,18 @@ _BESIDE = re.compile(
 _TAKEN_FOR = re.compile(
     r"[\"'*_)\u201d\u2019]*,?\s+(?:(?:which|who)\s+)?(?:used\s+to\s+be|(?:is|was|are|were)\s+(?:once|formerly|previously|the\s+former)|"
     r"(?:is|was|are|were)\s+(?:(?:often|commonly|frequently|sometimes)\s+)?(?:mistaken\s+for|confused\s+with|mistakenly|wrongly)|"
-    r"(?:is|was|are|were)\s+(?:often|commonly|frequently|sometimes)\s+(?:mistakenly\s+)?(?:thought|believed|assumed|called|known\s+as))\b",
+    r"(?:is|was|are|were)\s+(?:often|commonly|frequently|sometimes)\s+(?:mistakenly\s+)?(?:thought|believed|assumed|called|known\s+as)|"
+    r"(?:(?:was|were|served)\b[^.!?;,\n]{0,40}\s)?until)\b",
+    re.IGNORECASE,
+)
+# "Until 1960 it was Rio de Janeiro", "The old capital was Rio de Janeiro"
+_FORMER = re.compile(
+    r"\b(?:until|(?:the|its|their)\s+(?:old|former|previous|earlier)\s+\w+\s+(?:is|was|were))\b[^.!?;,\n]*$",
     re.IGNORECASE,
 )
 # ... or where something was before: "The capital was moved from Istanbul to Ankara".
 _MOVED_FROM = re.compile(
-    r"\b(?:moved|relocated|transferred|changed)\b(?:(?!\bto\b)[^.!?;\n])*\bfrom\s+(?:the\s+)?[\"'*_(\u201c\u2018]*$",
+    r"\b(?:moved|relocated|transferred|changed?|switch(?:ed)?)\b(?:(?!\bto\b)[^.!?;\n])*\bfrom\s+(?:the\s+)?[\"'*_(\u201c\u2018]*$",
     re.IGNORECASE,
 )
 # ... or where something is: "In Greece, he was born in Italy".
@@ -191,7 +198,7 @@ def given(text: str, found: Iterable[re.Match[str]], elsewhere: Iterable[re.Matc
     own: list[re.Match[str]] = []
     weak: list[re.Match[str]] = []
     quoted: list[re.Match[str]] = []
-    is_cut = _is_cut(text)
+    is_cut, agrees = _is_cut(text), _AGREES.search(text) is not None
     for match in found:
         before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]
         if is_denied(text, match) or _gives_nothing(text, match, before) or _is_asked(text, match, before):
@@ -200,7 +207,7 @@ def given(text: str, found: Iterable[re.Match[str]], elsewhere: Iterable[re.Matc
             continue
         if _is_beside(text, match, before):
             weak.append(match)
-        elif not _QUOTED.search(before) and not _is_conceded(before, is_cut):
+        elif not _is_conceded(before, is_cut) and not _is_quoted(before, agrees):
             own.append(match)
         elif not _CONTRADICTED.match(text, match.end(1)) and not is_cut:
             # A quote of the user counts if the text names nothing else: "You said Rome, and you are right."
@@ -210,7 +217,7 @@ def given(text: str, found: Iterable[re.Match[str]], elsewhere: Iterable[re.Matc
         words = {match[1].lower() for match in weak}
         others = (of for of in elsewhere if of[1].lower() not in words and not is_denied(text, of))
         if any(not is_quoted(text, of.start(1)) for of in others):
-            return [of for of in weak if of in quoted and _AGREES.search(text)]
+            return [of for of in weak if of in quoted and agrees]
         return weak
     corrections = [match.end() for match in _CORRECTION.finditer(text, 0, own[-1].start(1))]
     corrections += [
@@ -223,6 +230,11 @@ def given(text: str, found: Iterable[re.Match[str]], elsewhere: Iterable[re.Matc
 def _is_conceded(before: str, is_cut: bool = False) -> bool:
     """Returns whether what comes before a mention concedes it. What comes later in its sentence does not, unless the text is cut."""
     return bool(_CONCEDED.search(before)) and (is_cut or not _CONTRASTED.search(before))
+
+
+def _is_quoted(before: str, agrees: bool) -> bool:
+    """Returns whether a mention is what the user or others said. What the user said counts in a text that `agrees` with it."""
+    return _QUOTED.search(before) is not None and not (agrees and _USERS.search(before))
 
 
 def _is_cut(text: str) -> bool:
@@ -246,7 +258,12 @@ def is_denied(text: str, match: re.Match[str]) -> bool:
 
 def _is_beside(text: str, match: re.Match[str], before: str) -> bool:
     """Returns whether a mention is another name, a place, or what is only taken for the answer, or was it."""
-    if _BESIDE.search(before) or _MOVED_FROM.search(before) or _TAKEN_FOR.match(text, match.end(1)):
+    if (
+        _BESIDE.search(before)
+        or _FORMER.search(before)
+        or _MOVED_FROM.search(before)
+        or _TAKEN_FOR.match(text, match.end(1))
+    ):
         return True
     return bool(_SENTENCE_OPENING.search(before)) and text.startswith(",", match.end(1))
 
