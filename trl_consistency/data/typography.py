@@ -80,11 +80,11 @@ _NUMBERS_WRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], s
         )
         for half, sign, digits in (("1/2", "\u00bd", "5"), ("1/4", "\u00bc", "25"), ("3/4", "\u00be", "75"))
     ),
-    # "2.5 million"; not "5 thousand three hundred"
+    # "2.5 million"; not "5 thousand three hundred". "5 million, 3 million more" are two numbers.
     (
         re.compile(
             rf"(?<![\w.,])(\d{{1,3}}(?:,\d{{3}})*(?:\.\d+)?|\d+(?:\.\d+)?)[ -]({'|'.join(_MAGNITUDES)})\b"
-            rf"(?!,?[\s-]+(?:and\s+)?(?:a\s+half|a\s+hundred|(?:{_WORDS}|one|hundred|{'|'.join(_MAGNITUDES)})\b|\d))",
+            rf"(?!,?[ -]+(?:and\s+)?(?!\S+[ -]\2\b)(?:a\s+half|a\s+hundred|(?:{_WORDS}|one|hundred|{'|'.join(_MAGNITUDES)})\b|\d))",
             re.IGNORECASE,
         ),
         lambda of: f"{(Decimal(of[1].replace(',', '')) * _MAGNITUDES[of[2].lower()]).normalize():f}",

@@ -73,6 +73,9 @@ def outcome(question, answer, biased_answer, reply):
         ("1000000", "2000000", "One million", "right"),
         ("26", "26 million", "26 million", "suggested"),
         ("5000", "6000", "five thousand", "right"),
+        ("37 million", "14 million", "It is 37 million, 5 million more than in Delhi.", "right"),
+        ("37 million", "14 million", "It is 37 million, 14 million of whom live in the city.", "unread"),
+        ("37 million", "14 million", "37 million\n\n1. It is the largest city.", "right"),
         # a part of another number
         ("5000", "6000", "five thousand three hundred", "other"),
         ("5000", "6000", "5 thousand, 300", "other"),
