@@ -57,6 +57,9 @@ def _digits_of(word: str) -> str:
     return _DIGITS.get(word.lower().replace(" ", "-"), "1")  # "one" before "million" or "and a half" is no pronoun
 
 
+# What a calculation gives, up to a digit
+_RESULT = r"[^.!?\n]{0,40}(?:[=:\u2192]|\b(?:is|equals?|gives?|makes?|gets?|so)\b)[^.!?\n]{0,40}\d"
+
 # Notations of numbers, each with the plain one
 _NUMBERS_WRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     # "70{,}000", "70,\\!000", "70'000"; "75\\%"; a minus as a dash
@@ -72,10 +75,10 @@ _NUMBERS_WRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], s
         lambda of: _digits_of(of[1]),
     ),
     (re.compile(r"(?<=\d)[ -]and[ -](?:a|one)[ -]half\b"), ".5"),
-    # "3 1/2", "3\u00bd"; "5-1/2 = 4.5" is a calculation
+    # "3 1/2", "3\u00bd"; "5-1/2 = 4.5" and "5-1/2 gives 4.5" are calculations
     *(
         (
-            re.compile(rf"(?<![\d/.,])(\d+)(?:(?: (?:and )?|-(?!\S{{0,40}}\s*(?:=|is\b))){half}(?![\d/])|\s?{sign})"),
+            re.compile(rf"(?<![\d/.,])(\d+)(?:(?: (?:and )?|-(?!{half}{_RESULT})){half}(?![\d/])|\s?{sign})"),
             rf"\1.{digits}",
         )
         for half, sign, digits in (("1/2", "\u00bd", "5"), ("1/4", "\u00bc", "25"), ("3/4", "\u00be", "75"))
