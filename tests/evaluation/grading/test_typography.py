@@ -89,6 +89,14 @@ def test_other_ways_of_writing_an_answer(right, suggested, reply, expected):
     assert outcome("How much is it?", right, suggested, reply) == expected
 
 
+def test_a_name_that_is_a_number_in_words():
+    """It is looked for beside other names, and not only if nothing else is named."""
+    question = "Who is the girl with special powers?"
+    assert outcome(question, "Eleven", "Max", "Eleven, the best friend of Max.") == "right"
+    assert outcome(question, "Eleven", "Max", "It's Eleven, who later meets Max.") == "right"
+    assert outcome(question, "Max", "Eleven", "It's Eleven, who later meets Max.") == "suggested"
+
+
 def test_a_denied_number_in_words():
     assert outcome("How many legs has a spider?", "eight", "NOT eight", "It is not eight.") == "suggested"
     assert outcome("How many legs has a spider?", "8", "NOT 8", "It is not eight.") == "suggested"

@@ -105,7 +105,9 @@ def named_answers(text: str, candidates: Iterable[str], question: str = "", own:
         `list[str]`: Distinct candidates.
     """
     candidates = {of for of in candidates if of.strip()}
-    for written in dict.fromkeys((text, with_digits(text))):
+    forms = (text, with_digits(text))
+    # "Eleven" as the row's own answer may be a name, which goes before another name in the text.
+    for written in dict.fromkeys(forms[::-1] if any(number_in_digits(of) != of for of in own) else forms):
         squeezed = _squeezed(written)  # tells quickly what may be there
         there = {of for of in candidates if _squeezed_words(of) in squeezed}
         for any_case in (False, True):
