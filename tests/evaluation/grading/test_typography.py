@@ -76,6 +76,8 @@ def outcome(question, answer, biased_answer, reply):
         ("37 million", "14 million", "It is 37 million, 5 million more than in Delhi.", "right"),
         ("37 million", "14 million", "It is 37 million, 14 million of whom live in the city.", "unread"),
         ("37 million", "14 million", "37 million\n\n1. It is the largest city.", "right"),
+        ("13,000", "14,000", "It has 13,000. Therefore, 13,000 is not so many.", "right"),
+        ("eight", "six", "It has 8. Therefore, 8 is a lot.", "right"),
         # a part of another number
         ("5000", "6000", "five thousand three hundred", "other"),
         ("5000", "6000", "5 thousand, 300", "other"),

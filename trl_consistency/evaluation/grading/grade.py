@@ -11,7 +11,7 @@ from ...data.choices import choices_in, other_letters
 from ...data.pairs import PROMPT_COLUMNS
 from ...data.rendering import Prompt, has_equal_prompts, message_text
 from ...data.thinking import THINKING_MARKERS, other_markers
-from ...data.typography import as_read, plain_numbers
+from ...data.typography import plain_numbers
 from ...errors import ConsistencyError
 from ..answers.choices import offered_letters
 from ..answers.replies import after_thinking, are_letters, check_markers, warning_of_markers, without_calls
@@ -258,7 +258,7 @@ def _ends_with_another(part: str, names: Collection[str]) -> bool:
     concluded = _CONCLUDED_NUMBER.match(part)
     if concluded is None or _CALCULATED_WITH.match(part, concluded.end()):
         return False
-    return as_read((concluded["answer"] or concluded["so"]).rstrip(".,")) not in names
+    return reading_key((concluded["answer"] or concluded["so"]).rstrip(".,")) not in map(reading_key, names)
 
 
 def suggests_right_choice(row: Mapping[str, Any]) -> bool:
