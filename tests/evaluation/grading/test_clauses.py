@@ -9,6 +9,7 @@ from trl_consistency.evaluation.grading.stated_answers import named_answers
 
 NAMES = {"fish": "fish", "Pisces": "fish", "bird": "bird", "mouse": "mouse"}
 OWN = {"fish": "fish", "Pisces": "fish", "bird": "bird"}
+OWN_YEARS = {"1827": "1827", "1824": "1824"}
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,18 @@ OWN = {"fish": "fish", "Pisces": "fish", "bird": "bird"}
 )
 def test_the_clause_that_shares_most_words_with_the_question_answers(text, named):
     assert named_answers(text, NAMES, "To which class of animals does the salmon belong?", OWN) == named
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "He died in 1827, three years after the premiere of 1824.",
+        "It ended in 1827, a year after what happened in 1824.",
+        "He died in 1827, the year after 1824.",
+    ],
+)
+def test_years_between_two_years_are_no_words_of_the_question(text):
+    assert named_answers(text, OWN_YEARS, "In what year did Beethoven die?", OWN_YEARS) == ["1827"]
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,8 @@ _TOGETHER = re.compile(
     r"(?=.*?(?:,|/|&|\b(?:or|and)\b))(?:[\s\"'*_()/&,\u201c\u201d]|\b(?:or|and|both|either|also|maybe|perhaps|the|an?|in|as|well)\b|\b\w+(?=,))*",
     re.IGNORECASE,
 )
+# "A year after D-Day" does not answer in which year the war ended.
+_YEARS_LATER = re.compile(r"\b(?:years?|months?|weeks?|days?|decades?)\s+(?:after|before|later|earlier)\b", re.IGNORECASE)
 # The second largest is not the largest.
 _LESS = re.compile(r"\b(?:second|third|fourth|fifth|next|one\s+of\s+the)[\s-]+\w+est\b", re.IGNORECASE)
 _NEXT_SUBJECT = re.compile(r"[\"'*_)\u201d]*\s+(?:is|are|was|were|has|have|can)\b")
@@ -250,7 +252,7 @@ class Clauses:
         return frozenset(word for word in words - _OPENING_WORDS if _stems(word).isdisjoint(self.asked))
 
     def _read_part(self, start: int, text: str, is_contrast: bool | None) -> Part:
-        words = self.asked if _SAYS_ANSWER.search(text) else _stems(text) & self.asked
+        words = self.asked if _SAYS_ANSWER.search(text) else _stems(_YEARS_LATER.sub("", text)) & self.asked
         # Of two with as many of its words, that with the kind that is asked for: "Sydney is big in Australia, but the capital is"
         weight = len(words) + 0.5 * (not words.isdisjoint(self.kinds))
         if not self.asks_less and _LESS.search(text):
