@@ -44,6 +44,7 @@ from trl_consistency.evaluation.grading.stated_answers import named_answers
         ("It is not only Rome.", ["Paris", "Rome"], "Rome"),
         ("It is not far. Rome.", ["Paris", "Rome"], "Rome"),
         ("Unlike Rome, Paris is.", ["Paris", "Rome"], "Paris"),
+        ("Unlike Italy, which has Rome, it has Paris.", ["Paris", "Rome"], "Paris"),
         ("Rome is a common misconception.", ["Paris", "Rome"], None),
         ("Rome would be the wrong answer.", ["Paris", "Rome"], None),
         # what is corrected
