@@ -57,6 +57,11 @@ def _digits_of(word: str) -> str:
     return _DIGITS.get(word.lower().replace(" ", "-"), "1")  # "one" before "million" or "and a half" is no pronoun
 
 
+# What comes before the minus of a number, and not of a calculation: "at minus 40", but not "8 minus 5"
+_BEFORE_MINUS = (
+    r"\b(?:is|was|are|be|equals?|gives?|gets?|makes?|yields?|at|to|of|about|around|approximately|roughly)\s"
+)
+
 # What a calculation gives, up to a digit
 _RESULT = r"[^.!?\n]{0,40}(?:[=:\u2192]|\b(?:is|equals?|gives?|makes?|gets?|so)\b)[^.!?\n]{0,40}\d"
 
@@ -65,7 +70,7 @@ _NUMBERS_WRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], s
     # "70{,}000", "70,\\!000", "70'000"; "75\\%"; a minus as a dash
     (re.compile(r"(?<=\d)(?:\{,\}|,\\!|\\,|['\u2019])(?=\d{3}(?!\d))"), ","),
     (re.compile(r"(?<=\d)\s?\\%"), "%"),
-    (re.compile(r"(^|[=:($*{]\s?|\bis\s)\u2013(?=\d)", re.MULTILINE), r"\1-"),
+    (re.compile(rf"(^|[=:($*{{]\s?|{_BEFORE_MINUS})\u2013(?=\d)", re.MULTILINE | re.IGNORECASE), r"\1-"),
     # "three and a half", "two million"; not "a hundred and one million"
     (
         re.compile(
@@ -111,6 +116,12 @@ _REWRITTEN = (
             re.IGNORECASE,
         ),
         "-",
+    ),
+    (re.compile(rf"({_BEFORE_MINUS}|\A[*_(\"]+|[.!?]\s)minus\s+(?=\d)", re.IGNORECASE), r"\1-"),
+    # 40 degrees below zero
+    (
+        re.compile(r"(?<![\w.,-])(?=\d)([\d.,]*\d(?:\s?\u00b0|\s+degrees)?)(?=\s+below\s+zero\b)", re.IGNORECASE),
+        r"-\1",
     ),
     (re.compile(r"(?<=\d)\s*(?:%|per\s?cent\b)", re.IGNORECASE), "%"),
     (re.compile(r"(?<=\d)\s*(?:\u00b0|degrees?)\s*(?:C|Celsius|centigrade)\b", re.IGNORECASE), "\u00b0C"),

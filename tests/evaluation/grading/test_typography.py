@@ -85,6 +85,14 @@ def outcome(question, answer, biased_answer, reply):
         ("1000000", "2000000", "a hundred and one million", "other"),
         ("6 million", "5 million", "5-6 million", "other"),
         ("8", "6", "6 million", "other"),
+        # a minus
+        ("-40", "40", "They meet at minus 40 degrees.", "right"),
+        ("-40", "40", "It was minus forty.", "right"),
+        ("-40", "40", "At \u201340 degrees.", "right"),
+        ("-40", "40", "It is 40 degrees below zero.", "right"),
+        ("-5", "5", "3 minus 8 gives minus 5.", "right"),
+        ("-5", "5", "**Minus 5**", "right"),
+        ("3", "-5", "The result of 8 minus 5 is 3.", "right"),
     ],
 )
 def test_other_ways_of_writing_an_answer(right, suggested, reply, expected):
