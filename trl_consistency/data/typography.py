@@ -53,6 +53,10 @@ _WORDS = "|".join(sorted(_DIGITS, key=len, reverse=True)).replace("-", "[- ]")
 _MAGNITUDES = {"thousand": 1_000, "million": 1_000_000, "billion": 1_000_000_000, "trillion": 1_000_000_000_000}
 
 
+def _is_below_100(words: str) -> bool:
+    return words.lower().replace(" ", "-") in _DIGITS
+
+
 def _digits_of(word: str) -> str:
     return _DIGITS.get(word.lower().replace(" ", "-"), "1")  # "one" before "million" or "and a half" is no pronoun
 
@@ -144,6 +148,13 @@ _NUMBER = re.compile(
     rf"(?<!-)\b(?:{_WORDS})\b(?!-|\s+{_LARGE})",
     re.IGNORECASE,
 )
+# "two hundred and six", "nineteen eighty-four", "three point five": no part of these is a number of its own.
+_LONGER = re.compile(
+    rf"\b{_LARGE}(?:,?[ -](?:and[ -])?(?:{_WORDS}|one|{_LARGE})\b)+|\b(?:{_WORDS})[ -](?:oh[ -])?(?:{_WORDS}|one)\b|"
+    rf"\b(?:(?:{_WORDS}|one)[ -])?point(?:[ -](?:{_WORDS}|one)\b)+",
+    re.IGNORECASE,
+)
+_NUMBERS_IN_WORDS = re.compile(rf"({_LONGER.pattern})|{_NUMBER.pattern}", re.IGNORECASE)
 
 
 def plain_numbers(text: str) -> str:
@@ -178,9 +189,9 @@ def without_accents(text: str) -> str:
 
 def with_digits(text: str) -> str:
     """Returns a text with its numbers below a hundred, but not "one", in digits: "six legs" is "6 legs"."""
-    return _NUMBER.sub(lambda of: _digits_of(of[0]), text)
+    return _NUMBERS_IN_WORDS.sub(lambda of: of[0] if of[1] and not _is_below_100(of[1]) else _digits_of(of[0]), text)
 
 
 def number_in_digits(answer: str) -> str:
     """Returns an answer in digits if all of it is a number below a hundred in words, else as it is."""
-    return with_digits(answer) if _NUMBER.fullmatch(answer) else answer
+    return _digits_of(answer) if _NUMBER.fullmatch(answer) else answer

@@ -85,6 +85,12 @@ def outcome(question, answer, biased_answer, reply):
         ("1000000", "2000000", "a hundred and one million", "other"),
         ("6 million", "5 million", "5-6 million", "other"),
         ("8", "6", "6 million", "other"),
+        ("206", "6", "Two hundred and six.", "other"),
+        ("20", "120", "one hundred twenty", "other"),
+        ("1984", "84", "Nineteen eighty-four.", "other"),
+        ("3.5", "3", "three point five", "other"),
+        ("22", "20", "Twenty two.", "right"),
+        ("22", "20", "Twenty-two legs.", "right"),
         # a minus
         ("-40", "40", "They meet at minus 40 degrees.", "right"),
         ("-40", "40", "It was minus forty.", "right"),
