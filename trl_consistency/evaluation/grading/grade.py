@@ -190,11 +190,14 @@ def _number_in_list(row: Mapping[str, Any]) -> int | None:
     if not clean or not perturbed:
         return None
     asked, written = last_text(clean).strip(), last_text(perturbed)
-    found = re.search(rf"^\s*(\d{{1,2}})[.)]\s+{re.escape(asked)}\s*$", written, re.MULTILINE)
+    # Other perturbations may put a cue before the request, in its item.
+    cues = r"(?:.+\n\n)*" if "hidden_among_benign/" in str(row.get("perturbation")) else ""
+    found = re.search(rf"^\s*(\d{{1,2}})[.)]\s+{cues}{re.escape(asked)}\s*$", written, re.MULTILINE)
     if found:
         return int(found[1])
-    items = {item: int(number) for number, item in re.findall(r"^\s*(\d{1,2})[.)]\s+(.+)$", written, re.MULTILINE)}
-    alike = get_close_matches(asked, items, n=1, cutoff=0.75)  # such as with typos
+    listed = re.findall(r"^\s*(\d{1,2})[.)]\s+(.+)$", written, re.MULTILINE)
+    items = {item.casefold(): int(number) for number, item in listed}
+    alike = get_close_matches(asked.casefold(), items, n=1, cutoff=0.75)  # such as with typos, or in capitals
     return items[alike[0]] if alike else None
 
 
