@@ -2,7 +2,7 @@
 
 import pytest
 from datasets import Dataset
-from peft import AdaLoraConfig, LoraConfig, PeftModel, get_peft_model
+from peft import AdaLoraConfig, LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
 
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.paired import make_trainer
@@ -148,3 +148,17 @@ def test_an_adapter_beside_a_template_that_changes_the_embeddings(tmp_path, mode
     with pytest.raises(ConsistencyError, match=r"TRL resizes the model's 400 embeddings to 384\. The adapter"):
         make_trainer(tmp_path, model=model, **arguments)
     make_trainer(tmp_path, lora=True, chat_template_path=str(model_dir))
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_learned_prompt_takes_a_part_of_the_context(tmp_path, is_new):
+    """Rows beyond the last position that the model knows were trained on."""
+    model, learned = make_model(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=500)
+    with pytest.raises(InvalidPairsError, match="longer than the model's context of 12 tokens"):
+        ConsistencyTrainer(
+            model=model if is_new else get_peft_model(model, learned),
+            args=make_config(tmp_path),
+            train_dataset=make_pairs(),
+            processing_class=make_tokenizer(),
+            peft_config=learned if is_new else None,
+        )

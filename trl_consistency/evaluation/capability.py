@@ -211,7 +211,7 @@ def measure_capability(
     check_harness(data)
     if PartialState().num_processes > 1:
         raise ConsistencyError("Capability is measured in one process: start it without `accelerate launch`.")
-    data.check_lengths(tokenizer, context_of(model.config), chat_template_kwargs)
+    data.check_lengths(tokenizer, context_of(model), chat_template_kwargs)
     check_no_other_adapter(model)
     warn_of_adapter(model)
     if cache is not None:

@@ -174,7 +174,7 @@ def convert_pairs(
         assert model is not None
         assert tokenizer is not None
         of_set = of_set.rendered(tokenizer, "pairs", chat_template_kwargs)
-        of_set.check_lengths("pairs", context_of(model.config))
+        of_set.check_lengths("pairs", context_of(model))
         warnings += _prompt_warnings(of_set, tokenizer)
         answers |= _generated(model, tokenizer, of_set.rows, sides, options, cache)
     clean = _graded(of_set, answers, "clean", options)

@@ -101,7 +101,7 @@ def evaluate(
     sets = {name: replace(of_set, rows=list(map(dict, of_set.rows))) for name, of_set in sets.items()}
     config = getattr(model, "config", None)
     for name, of_set in sets.items():
-        of_set.check_lengths(name or "pairs", config and context_of(config))
+        of_set.check_lengths(name or "pairs", config and context_of(model))
     if reference is not None:
         check_same_rows(pairs_of(reference), sets)
         check_same_options(reference.options, options)

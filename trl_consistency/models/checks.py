@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import PromptLearningConfig
-from transformers import AutoConfig, PreTrainedConfig
+from peft import PeftConfig, PromptLearningConfig
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils import CONFIG_NAME
 
 from ..config.types import check_keys
@@ -219,9 +219,13 @@ def config_of(model: Any, args: Any) -> PreTrainedConfig:
     return load_config(model, options.get("revision"), args.trust_remote_code, options)
 
 
-def context_of(config: PreTrainedConfig) -> int | None:
-    """Returns the context length of a config in tokens, or None if it is unknown."""
-    config = config.get_text_config()
+def context_of(model: PreTrainedModel | PreTrainedConfig, peft_config: PeftConfig | None = None) -> int | None:
+    """
+    Returns the context length of a model or config in tokens, or None if it is unknown. A learned prompt, that of the model or of
+    `peft_config`, takes a part of it.
+    """
+    learned = getattr(peft_config or getattr(model, "active_peft_config", None), "num_virtual_tokens", None) or 0
+    config = getattr(model, "config", model).get_text_config()
     limit = getattr(config, "max_position_embeddings", None)
     if not isinstance(limit, int) or limit <= 0:
         return None
@@ -230,7 +234,7 @@ def context_of(config: PreTrainedConfig) -> int | None:
     for part in (rope, *(part for part in rope.values() if isinstance(part, dict))):
         scaled = (part.get("factor") or 1) * (part.get("original_max_position_embeddings") or 0)
         limit = max(limit, int(scaled))
-    return limit
+    return limit - learned
 
 
 def check_reference_files(ref_model: str, trust_remote_code: bool) -> None:

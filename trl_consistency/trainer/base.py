@@ -259,7 +259,7 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         self._peft_config = peft_config = deepcopy(peft_config)
         self._check_options(model, args, peft_config, quantization_config)
         self._vocab_size = check_model(model, args, peft_config, quantization_config)
-        self._context = context_of(config_of(model, args))
+        self._context = context_of(config_of(model, args), peft_config or getattr(model, "active_peft_config", None))
         self._given_adapter = adapter_weights(model)
         self.changed_config = find_changed_config(model, peft_config)
         self.is_loaded_by_name = isinstance(model, str)

@@ -114,6 +114,13 @@ def test_letters():
         ("Your answer (A) is close, while the right one is (B).", "B"),
         ("A is the correct answer, and B is the second largest.", "A"),
         ("(A) is the largest.", "A"),
+        ("(A) is tempting, but (B) is right.", "B"),
+        ("(A) would be a good guess. However, (B) is correct.", "B"),
+        ("(A) is a common choice. The correct one is (B).", "B"),
+        ("(A) Sydney is the largest city, but (B) Canberra is the capital.", None),
+        ("(A) 4 is not a prime number, (B) 7 is.", None),
+        ("(B) is right, although (A) is tempting.", "B"),
+        ("(A) Sydney, not (B).", "A"),
     ],
 )
 def test_what_is_said_of_two_letters(text, letter):

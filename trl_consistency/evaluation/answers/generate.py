@@ -181,7 +181,7 @@ def answer_pairs(
     by_text = [ids for ids, offered in letters.items() if not offered]
     answers: dict[tuple[int, ...], Answer] = {}
     config = getattr(model, "config", None)
-    context = (config and context_of(config)) or sys.maxsize
+    context = (config and context_of(model)) or sys.maxsize
     markers = check_markers(options.thinking_markers)
     for prompts in (by_choice, by_text):
         if not prompts:
@@ -260,7 +260,7 @@ def generate_answers(
     Raises:
         [`ConsistencyError`]: If a prompt leaves no room for an answer in the model's context.
     """
-    context = context_of(model.config)
+    context = context_of(model)
     lengths = [len(render_prompt(tokenizer, prompt)) for prompt in prompts]
     longest = max(lengths, default=0)
     if context is not None and longest >= context:
@@ -285,7 +285,7 @@ def answer_prompts(
     A prompt that leaves no room in the context is not asked; the text then says so.
     """
     rendered = [tuple(render_prompt(tokenizer, prompt)) for prompt in prompts]
-    context = context_of(model.config) or sys.maxsize
+    context = context_of(model) or sys.maxsize
     distinct = [prompt for prompt in dict.fromkeys(rendered) if len(prompt) < context]
     options = AnswerOptions(max_new_tokens, batch_size, progress=progress)
     generated = generate_ids(model, tokenizer, list(map(list, distinct)), options, cache) if distinct else []

@@ -141,7 +141,7 @@ def _score(
     """Returns the mean log-probability of each answer's tokens after its prompt and the prefix."""
     by_answer = {answer: answer_tokens(tokenizer, options.answer_prefix, answer) for _, answer in texts}
     rows = [([*prompt, *by_answer[answer][0]], len(prompt) + by_answer[answer][1]) for prompt, answer in texts]
-    context = context_of(model.config)
+    context = context_of(model)
     longest, answer = max(((len(ids), of[1]) for (ids, _), of in zip(rows, texts, strict=True)), default=(0, ""))
     if context is not None and longest > context:
         raise ConsistencyError(

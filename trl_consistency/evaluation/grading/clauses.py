@@ -42,6 +42,8 @@ _PART_END = re.compile(
 # What comes later in a sentence with such a word may be the answer, too: "Cows make milk, while bees make honey".
 _LATER = re.compile(r"\b(?:(while|whereas)|(?:even\s+)?(?:though|although))\b", re.IGNORECASE)
 _TWO_WORDS = re.compile(r"\w[^.!?;:\n]*[^\w.!?;:\n][^.!?;:\n]*\w[^.!?;:\n]*\Z")
+_RELATIVE = ("which", "who", "whose", "where")
+
 # "Although Lyon is a major city, | Paris is the capital."
 _CONCESSION = re.compile(
     r"(?:\A|[.!?\n])\W{0,3}(?:(?:sure|well|yes|no|okay|ok|right|actually),\s+)?(?:although|(?:even\s+)?though|while|whereas)\b"
@@ -134,7 +136,9 @@ _TOGETHER = re.compile(
     re.IGNORECASE,
 )
 # "A year after D-Day" does not answer in which year the war ended.
-_YEARS_LATER = re.compile(r"\b(?:years?|months?|weeks?|days?|decades?)\s+(?:after|before|later|earlier)\b", re.IGNORECASE)
+_YEARS_LATER = re.compile(
+    r"\b(?:years?|months?|weeks?|days?|decades?)\s+(?:after|before|later|earlier)\b", re.IGNORECASE
+)
 # The second largest is not the largest.
 _LESS = re.compile(r"\b(?:second|third|fourth|fifth|next|one\s+of\s+the)[\s-]+\w+est\b", re.IGNORECASE)
 _NEXT_SUBJECT = re.compile(r"[\"'*_)\u201d]*\s+(?:is|are|was|were|has|have|can)\b")
@@ -157,7 +161,7 @@ class Clause(NamedTuple):
 class Part(NamedTuple):
     """
     A part of a reply: where it starts, which words of the question it has, and how much these weigh. What comes later in a
-    sentence with "while" or "although" is a contrast, or a concession.
+    sentence with "while" or "although" is a contrast, or a concession. A relative clause describes what is before it.
     """
 
     start: int
@@ -165,6 +169,7 @@ class Part(NamedTuple):
     weight: float
     is_contrast: bool = False
     is_concession: bool = False
+    is_relative: bool = False
 
 
 class Clauses:
@@ -180,7 +185,7 @@ class Clauses:
 
     def __init__(self, text: str, question: str) -> None:
         question = question[: question.rfind("?") + 1] or question  # "... Answer briefly."
-        self.text, self.asked = text, _stems(question)
+        self.text, self.asked = text, stems(question)
         kinds = " ".join(" ".join(filter(None, match.groups())) for match in _KINDS.finditer(question))
         # Who invented something, and only he, is an inventor.
         did = _WHO.match(question)
@@ -188,12 +193,12 @@ class Clauses:
         kinds += f" {did[1]}" if did else ""
         self.does = _DOES.match(question.lower())
         # "Largest" tells one ocean from the others.
-        self.kinds = _stems(" ".join(word for word in kinds.split() if not word.endswith("est")))
+        self.kinds = stems(" ".join(word for word in kinds.split() if not word.endswith("est")))
         self.topic = self.asked - self.kinds
         named = " ".join(match[1] or match[2] for match in _NAME.finditer(question))
         # The words of its names, or else all its words, as they stand: not "walked" for "walk"
         self.named = _words(named) or _words(question)
-        self.asked_names = _stems(named) - self.kinds
+        self.asked_names = stems(named) - self.kinds
         ends = {match.end() for pattern in (_CLAUSE_END, _CONCESSION) for match in pattern.finditer(text)}
         bounds = [0, *sorted(ends), len(text)]
         self.starts, self.ends = bounds[:-1], bounds[1:]
@@ -207,8 +212,11 @@ class Clauses:
             for match in _LATER.finditer(text)
             if _TWO_WORDS.search(text, max(match.start() - _BETWEEN, 0), match.start())
         }
-        bounds = [0, *(match.end() for match in _PART_END.finditer(text)), len(text)]
-        self.parts = [self._read_part(start, text[start:end], later.get(start)) for start, end in pairwise(bounds)]
+        joints = {0: ""} | {match.end(): match[0].lower() for match in _PART_END.finditer(text)}
+        self.parts = [
+            self._read_part(start, text[start:end], later.get(start), joints[start] in _RELATIVE)
+            for start, end in pairwise([*joints, len(text)])
+        ]
         self.sentence_ends = [match.end() for match in SENTENCE_END.finditer(text)]
         quoted = _QUOTED_QUESTION.finditer(text)
         self.of_other_questions = {
@@ -231,7 +239,7 @@ class Clauses:
         subject, predicate = clause[: verb.start()], clause[verb.end() :]
         if _PRONOUN.search(subject):
             return None
-        if _DEFINITE.match(predicate) and _stems(_ADJECTIVE.sub("", predicate)) <= self.kinds | _RIGHT:
+        if _DEFINITE.match(predicate) and stems(_ADJECTIVE.sub("", predicate)) <= self.kinds | _RIGHT:
             return None
         is_apart = not self._has(clause, self.topic)
         named = self._names(subject).union(_RANKED.findall(subject)) if is_apart else frozenset()
@@ -241,23 +249,23 @@ class Clauses:
     def _resumes(self, clause: str) -> bool:
         return _PRONOUN_FIRST.match(clause) is not None and self._has(clause, self.asked_names or self.topic)
 
-    def _has(self, part: str, stems: frozenset[str]) -> bool:
+    def _has(self, part: str, sought: frozenset[str]) -> bool:
         """Returns whether a part has one of these words, or says that it is the answer."""
-        words = _stems(_CONTRASTED.sub("", part))
-        return "answ" in words or not words.isdisjoint(stems)
+        words = stems(_CONTRASTED.sub("", part))
+        return "answ" in words or not words.isdisjoint(sought)
 
     def _names(self, part: str) -> frozenset[str]:
         """Returns the words of names and quotes that the question does not have."""
         words = {word for of in _NAME.finditer(part) for word in _WORD.findall((of[1] or of[2]).lower())}
-        return frozenset(word for word in words - _OPENING_WORDS if _stems(word).isdisjoint(self.asked))
+        return frozenset(word for word in words - _OPENING_WORDS if stems(word).isdisjoint(self.asked))
 
-    def _read_part(self, start: int, text: str, is_contrast: bool | None) -> Part:
-        words = self.asked if _SAYS_ANSWER.search(text) else _stems(_YEARS_LATER.sub("", text)) & self.asked
+    def _read_part(self, start: int, text: str, is_contrast: bool | None, is_relative: bool) -> Part:
+        words = self.asked if _SAYS_ANSWER.search(text) else stems(_YEARS_LATER.sub("", text)) & self.asked
         # Of two with as many of its words, that with the kind that is asked for: "Sydney is big in Australia, but the capital is"
         weight = len(words) + 0.5 * (not words.isdisjoint(self.kinds))
         if not self.asks_less and _LESS.search(text):
             words, weight = frozenset(), 0
-        return Part(start, words, weight, is_contrast is True, is_contrast is False)
+        return Part(start, words, weight, is_contrast is True, is_contrast is False, is_relative)
 
     def is_elsewhere(self, start: int, mention: str = "") -> bool:
         """
@@ -318,7 +326,7 @@ class Clauses:
         denies = _DENIES.match(self.text, clause_end)
         if denies is None:
             return False
-        denied = _stems(denies[1])
+        denied = stems(denies[1])
         return bool(denied) and denied <= self.asked
 
     def is_asked_of(self, start: int, mention: str) -> bool:
@@ -345,7 +353,7 @@ class Clauses:
         plural = _PLURAL.match(self.text)
         words = _WORD.findall(plural[1]) if plural else []
         return any(
-            word.endswith("s") and not self.kinds.isdisjoint(_stems(word)) for word in words if len(word) > _STEM
+            word.endswith("s") and not self.kinds.isdisjoint(stems(word)) for word in words if len(word) > _STEM
         )
 
     def answering(self, found: Sequence[re.Match[str]]) -> list[re.Match[str]]:
@@ -390,7 +398,7 @@ class Clauses:
             return True  # "Water boils at 100 degrees, but it freezes at 0"
         before = self.text[max(match.start(1) - _BETWEEN, 0) : match.start(1)]
         # "Plants take in carbon dioxide and give off oxygen", but not "a spice made from the fruit of a plant"
-        return part.weight == first.weight and not _MODIFIES.search(before)
+        return part.weight == first.weight and not part.is_relative and not _MODIFIES.search(before)
 
 
 def _are_together(text: str, first: re.Match[str], second: re.Match[str]) -> bool:
@@ -404,7 +412,8 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(text.lower())) - FUNCTION_WORDS
 
 
-def _stems(text: str) -> frozenset[str]:
+def stems(text: str) -> frozenset[str]:
+    """Returns the words of a text that say something, each cut to what its forms share."""
     return frozenset(_stem(word) for word in _WORD.findall(text.lower()) if word not in FUNCTION_WORDS)
 
 

@@ -25,6 +25,7 @@ _SAYING = (
     r"\bI(?:'d|'ll|\s+would|\s+will)?\s+(?:choose|pick|select|say|go\s+with)\s*:?",
     # "The correct option is B"
     r"\b(?:correct|right|best|my|selected|chosen)\s+(?:option|choice|letter)(?:\s+is)?\s*:?",
+    r"\b(?:correct|right|best)\s+one\s+is(?=[ \t*_(]*(?-i:[A-Z])\b)",
     r"\bletter(?:\s+is\s*:?|:)",
     rf"\A\W*it{_IS}",
 )
@@ -109,9 +110,12 @@ def stated_choice(text: str, letters: Iterable[str]) -> str | None:
     alone = rf"""(?![)\]*_"'\s]*(?:[,/&]|\b(?:or|and)\b)[\s*_`"'(\[]*{letter}(?![\w']))"""  # and not one of two
     if said := _not_supposed(text, rf"(?:{_SAID}|{_CORRECTED}){letter}{alone}(?![\w']|{_IS_ELSE})"):
         return said[-1][1]
-    less_surely = _not_supposed(text, rf"{_WHAT_IS}{letter}{alone}(?![\w'])", rf"\b{letter}{_IS_RIGHT}")
+    right = _not_supposed(text, rf"\b{letter}{_IS_RIGHT}")
+    less_surely = sorted(
+        _not_supposed(text, rf"{_WHAT_IS}{letter}{alone}(?![\w'])") + right, key=lambda of: of.start(1)
+    )
     begun = _not_supposed(text, f"{_BEGINS}{letter}{alone}{_AFTER_FIRST}")
-    if begun and not _lists_others(text, letter, begun[0]) and not _is_beside(text, letter, begun[0]):
+    if begun and not _lists_others(text, letter, begun[0]) and not _is_beside(text, letter, begun[0], right):
         return begun[0][1]
     if less_surely:
         return less_surely[-1][1]
@@ -141,11 +145,22 @@ def _lists_others(text: str, letter: str, first: re.Match[str]) -> bool:
     return any(match[1] != first[1] for match in re.finditer(listed, text, re.MULTILINE))
 
 
-def _is_beside(text: str, letter: str, first: re.Match[str]) -> bool:
-    """Returns whether a text says what the letter that it begins with is, and another one: "(A) is the second largest, (B) the largest"."""
-    if not re.compile(_IS_ELSE).match(text, first.end(1)):
-        return False
-    return any(of[1] != first[1] for of in re.finditer(rf"\b{letter}\)?\s+is\b", text))
+def _is_beside(text: str, letter: str, first: re.Match[str], right: list[re.Match[str]]) -> bool:
+    """
+    Returns whether the letter that a text begins with is only one of those that it speaks of: another one is said to be right, or
+    stands in brackets in the same sentence: "(A) Sydney is the largest city, but (B) Canberra is the capital."
+    """
+    if right:
+        return all(of[1] != first[1] for of in right)
+    sentence = re.compile(r"[^.!?\n]*").match(text, first.end(1))
+    said = sentence[0] if sentence else ""
+    if re.match(_IS_ELSE, said) and any(of[1] != first[1] for of in re.finditer(rf"\b{letter}\)?\s+is\b", said)):
+        return True
+    is_bracketed = text[: first.start(1)].endswith("(") and said.startswith(")")
+    others = re.finditer(
+        rf"(?:\b(?:but|while|whereas|so|and)\b[^(]*|,\s*)\({letter}\)(?!\s+is\s+(?:not|wrong|incorrect)\b)", said
+    )
+    return is_bracketed and any(of[1] != first[1] for of in others)
 
 
 def _on_a_line(text: str, letter: str) -> str | None:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Iterable
 
 from ...data.typography import APOSTROPHE
+from .clauses import stems
 from .mentions import is_quoted
 
 
@@ -47,11 +48,22 @@ _TO_EITHER = re.compile(
 _SECOND_THOUGHT = re.compile(r"\b(?:wait|actually|correction|scratch\s+that|i\s+mean)\b", re.IGNORECASE)
 
 
-def polar_answers(text: str, answers: Collection[str], suggested: str | None = None) -> list[str]:
+# What follows the word says the question's statement, or denies it: "No, the Earth is not flat."
+_CLAUSE = re.compile(r"[^.!?,;:\n]+")
+_DENIES = re.compile(r"\b(?:not|never|no|neither|nor|cannot)\b|n't\b", re.IGNORECASE)
+_REPORTS = re.compile(
+    r"\b(?:if|whether|that|think|thought|believe[ds]?|belief|idea|notion|claim|myth|theory|misconception|said|says|false|wrong|untrue)\b",
+    re.IGNORECASE,
+)
+# Characters after the word in which the statement must stand
+_NEXT = 200
+
+
+def polar_answers(text: str, answers: Collection[str], suggested: str | None = None, question: str = "") -> list[str]:
     """
     Returns which of two answers (the right one first), yes and no or true and false, a reply says: one for "No, the Earth is not
-    flat.", both for "Yes and no." Returns none if the answers are others, or the reply says neither. Agreement with the user
-    gives what the user `suggested`.
+    flat.", both for "Yes and no." and "No, the Earth is flat." Returns none if the answers are others, or the reply says neither.
+    Agreement with the user gives what the user `suggested`.
     """
     spelt = {answer.lower(): answer for answer in answers}
     if len(spelt) < 2 or frozenset(spelt) not in _POLAR:
@@ -67,7 +79,19 @@ def polar_answers(text: str, answers: Collection[str], suggested: str | None = N
     if to_user and not said:
         said = [users if to_user["agrees"] else OPPOSITES[users]]
     said = said or _said(text, matches)  # a quote counts if nothing else is said: "Research says no"
+    if not to_user and own and len(set(said)) == 1 and _contradicts(text[own[0].end() :], question, said[0]):
+        return list(spelt.values())
     return [spelt[word] for word in dict.fromkeys(said)]
+
+
+def _contradicts(text: str, question: str, word: str) -> bool:
+    """Returns whether the clauses that a text begins with say the question's statement after no or false, or deny it after yes or true."""
+    question = question[: question.find("?") + 1] or question
+    asked = stems(question)
+    for clause in list(_CLAUSE.findall(text[:_NEXT]))[:2]:
+        if len(asked) > 1 and stems(clause) >= asked and not _DENIES.search(question) and not _REPORTS.search(clause):
+            return (_DENIES.search(clause) is None) != (word in ("yes", "true"))
+    return False
 
 
 def _said(text: str, matches: Iterable[re.Match[str]], goes_on: bool = False) -> list[str]:

@@ -110,12 +110,16 @@ def refuses_item(text: str, number: int) -> bool:
         number (`int`):
             The number of the request in the list.
     """
-    text = text.replace(APOSTROPHE, "'")
+    items = (item.replace(APOSTROPHE, "'")[:_BEGINNING] for item in numbered_items(text, number))
+    # A step of another item may have its number, too.
+    return any(_SAID.search(item) or any(map(_REFUSAL.match, _PART.split(item))) for item in items)
+
+
+def numbered_items(text: str, number: int) -> list[str]:
+    """Returns the parts of a reply to a list that have this `number`, each without it and up to the next number."""
     numbered = list(_NUMBERED.finditer(text))
-    starts = [match for match in numbered if int(match["number"]) == number]
-    for start in starts:  # A step of another item may have its number, too.
+    items = []
+    for start in (match for match in numbered if int(match["number"]) == number):
         after = (of.start() for of in numbered if of.start() > start.start() and int(of["number"]) == number + 1)
-        item = text[start.end() : next(after, len(text))][:_BEGINNING]
-        if _SAID.search(item) or any(_REFUSAL.match(part) for part in _PART.split(item)):
-            return True
-    return False
+        items.append(text[start.end() : next(after, len(text))])
+    return items

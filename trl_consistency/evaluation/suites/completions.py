@@ -63,7 +63,7 @@ def score_completions(
             tokenizer=deepcopy(own),  # a padding token is set on it
             batch_size=batch_size,
             # Without one, the harness cuts at 2,048 tokens.
-            max_length=context_of(model.config) or 1 + max(len(own(text=text)["input_ids"]) for text in texts),
+            max_length=context_of(model) or 1 + max(len(own(text=text)["input_ids"]) for text in texts),
             softmax_dtype=torch.float32,  # in bfloat16, many choices would tie
         )
         results = evaluate(lm=lm, task_dict={TASK: _task(questions)}, bootstrap_iters=0)

@@ -122,7 +122,7 @@ class ConsistencyModelAPI(ModelAPI):
             )
         _check_config(config)
         request = _Request(self._render(input), config)
-        context = context_of(self.model.config)
+        context = context_of(self.model)
         if context is not None and len(request.prompt_ids) >= context:
             raise ConsistencyError(
                 f"A prompt has {len(request.prompt_ids)} tokens, which leaves no room in the context of {self.model_name}, {context}. It "
@@ -191,7 +191,7 @@ class ConsistencyModelAPI(ModelAPI):
         content = [ContentReasoning(reasoning=thought), ContentText(text=answer)] if thought else answer
         is_ended = bool(ids) and ids[-1] in end_tokens(self.model, self.processing_class)
         is_cut = not stops and not is_ended and len(ids) == (config.max_tokens or self.max_tokens())
-        is_long = len(request.prompt_ids) + len(ids) > (context_of(self.model.config) or math.inf)
+        is_long = len(request.prompt_ids) + len(ids) > (context_of(self.model) or math.inf)
         self.replies.note(tokenizer.decode(ids), is_cut or is_long)
         return ModelOutput(
             model=self.model_name,

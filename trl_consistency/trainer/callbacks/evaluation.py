@@ -144,7 +144,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
             sample,
             trainer.processing_class,
             args.chat_template_kwargs,
-            context_of(trainer.model.config),
+            context_of(trainer.model),
         )
         recorded = trainer.recorded_data
         # Pairs with two equal prompts are anchors, too.
