@@ -501,6 +501,14 @@ def test_pairs_without_a_perturbation_are_no_wording():
     assert describe_data(dataset)["Perturbations"] == "without a name 2, typos 1 (1 wordings)"
 
 
+def test_names_without_a_wording_are_not_counted_as_wordings():
+    """A user's own names say nothing of how many texts stand behind them."""
+    own = Dataset.from_list([{"clean_prompt": "a", "perturbation": of} for of in ("peer pressure", "authority", "")])
+    assert describe_data(own)["Perturbations"] == "peer pressure 1, authority 1, without a name 1"
+    mixed = Dataset.from_list([{"clean_prompt": "a", "perturbation": of} for of in ("authority", "typos/train-00")])
+    assert describe_data(mixed)["Perturbations"] == "authority 1, typos 1 (1 wordings)"
+
+
 def test_perturbation_names_cannot_break_the_table():
     facts = describe_data(Dataset.from_dict({"clean_prompt": ["a"], "perturbation": ["x | y\n/1"]}))
     assert facts["Perturbations"] == "x  y 1 (1 wordings)"

@@ -59,10 +59,11 @@ def describe_data(dataset: Any) -> dict[str, str]:
             "+".join(step.split("/")[0] for step in str(perturbation or "without a name").split("+"))
             for perturbation in dataset["perturbation"]
         )
-        steps = {step for named in set(dataset["perturbation"]) - {None} for step in str(named).split("+")}
+        steps = {step for named in set(dataset["perturbation"]) for step in str(named).split("+") if "/" in step}
         shown = ", ".join(f"{safe(kind)} {count:,}" for kind, count in kinds.most_common(MAX_PERTURBATIONS))
         more = f", {len(kinds) - MAX_PERTURBATIONS} more kinds" if len(kinds) > MAX_PERTURBATIONS else ""
-        facts["Perturbations"] = f"{shown}{more} ({len(steps)} wordings)"
+        # Names of a user's own tell no wordings.
+        facts["Perturbations"] = f"{shown}{more}{f' ({len(steps)} wordings)' if steps else ''}"
         if named := _name_wordings(dataset["perturbation"]):
             facts["Wordings"] = named
     return facts
