@@ -166,6 +166,8 @@ def test_given_targets_and_full_fine_tuning(tmp_path):
     trainer.create_model_card(tags="mine")
     text, metadata = read(trainer)
     assert "| Targets | given with the pairs (`completion` column) |" in text
+    assert "the model's own answers to the clean prompts are the targets" not in text
+    assert "unless the table above names given targets or another reference" in text
     assert "| Reference | the model as it was before training |" in text
     assert metadata["library_name"] == "transformers"
     assert "mine" in metadata["tags"]
