@@ -314,6 +314,17 @@ def test_page_stands_alone(pairs, model_dir, tmp_path):
     assert "row 6: " in page
 
 
+def test_page_has_the_first_row_of_a_finding_that_can_be_used(model_dir, tmp_path):
+    """If the first one of all could not be used, none was shown."""
+    path, page = tmp_path / "pairs.jsonl", tmp_path / "lint.html"
+    answered = {**json.loads(chat_pair("Why?", "Lyon. Why?")), "completion": "So."}
+    lacking = {**json.loads(chat_pair("Who?", "Lyon. Who?")), "completion": None}
+    path.write_text("".join(json.dumps(row) + "\n" for row in [answered, lacking, lacking, answered]))
+    run("--pairs", path, "--model_name_or_path", model_dir, "--html", page, "--samples", 0)
+    assert 'duplicates</td><td class="n">2</td>' in page.read_text()
+    assert "<h2>Row 3: duplicates</h2>" in page.read_text()
+
+
 def write_recipe(tmp_path, model_dir, data, **options):
     """A recipe for a machine with a GPU."""
     path = tmp_path / "recipe.yaml"

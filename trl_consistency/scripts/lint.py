@@ -219,8 +219,9 @@ def _show(
     if shown:
         print(f"\n{legend(colour)}")
     if lint_args.html:
-        firsts = [rows_of[0] for rows_of in report.findings.values() if rows_of]
-        pairs = [show(row) for row in dict.fromkeys(firsts + shown) if row not in report.reasons]
+        found = report.findings.values()
+        firsts = [next((row for row in rows_of if row not in report.reasons), None) for rows_of in found]
+        pairs = [show(row) for row in dict.fromkeys([*firsts, *shown]) if row is not None]
         write_text(lint_args.html, page(report, pairs, title, dose, irrelevant, anchor_ratio), "html")
         print(f"\n{lint_args.html}: {len(pairs)} pairs")
 
