@@ -11,7 +11,7 @@ from tests.helpers.models import make_model
 from tests.helpers.publishing import CARD, OUTCOMES, RESULTS, read_card, set_config
 from trl_consistency import ConsistencyError
 from trl_consistency.generation.model_identity import digest_of, files_identity
-from trl_consistency.publishing import Figure, Outcomes, Result, add_results, read_results, write_results
+from trl_consistency.publishing import Benchmark, Figure, Outcomes, Result, add_results, read_results, write_results
 from trl_consistency.publishing.page import RESULTS_END, RESULTS_START, insert_results, prepare_page
 
 
@@ -81,6 +81,17 @@ def test_figures_of_a_split_of_pairs_and_of_a_file_of_the_same_name(adapter_dir)
     write_results(adapter_dir, results[:1])
     add_results(adapter_dir)
     assert len(read_card(adapter_dir)[1]["model-index"][0]["results"]) == 1
+
+
+def test_figures_of_benchmarks_are_not_said_to_be_of_pairs(adapter_dir):
+    results = [
+        Result(metric="accuracy", name=task, value=0.5, benchmark=Benchmark("user/tests", task)) for task in ("a", "b")
+    ]
+    for _ in range(2):  # what is there already is replaced
+        write_results(adapter_dir, results)
+        add_results(adapter_dir)
+    (model,) = read_card(adapter_dir)[1]["model-index"]
+    assert [of["dataset"]["name"] for of in model["results"]] == ["user/tests, a", "user/tests, b"]
 
 
 def test_results_are_written_and_read_back(tmp_path):

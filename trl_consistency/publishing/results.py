@@ -34,7 +34,8 @@ NO_RESULTS = "Nothing was measured."
 # What marks our entries in a card's `model-index`, and the data's names. Entries of one type and split are put together under one name.
 PAIRS = "consistency-pairs", "Pairs of clean and perturbed prompts"
 QUESTIONS = "consistency-capability", "Questions, texts and safe prompts"
-DATASET_TYPES = (PAIRS[0], QUESTIONS[0])
+BENCHMARKS = "consistency-benchmark"  # named by their data set and task
+DATASET_TYPES = (PAIRS[0], QUESTIONS[0], BENCHMARKS)
 
 
 def write_results(
@@ -219,12 +220,12 @@ def results_section(page: Page, plots: Sequence[Path]) -> str:
 
 def model_index(results: Sequence[Result]) -> list[EvalResult]:
     """Returns the results as entries of a card's `model-index`."""
-    measured_on = [QUESTIONS if result.metric in CAPABILITY else PAIRS for result in results]
     return [
         EvalResult(
             task_type="text-generation",
             dataset_type=kind,
             dataset_name=f"{name}{f' ({result.split})' if result.split else ''}",
+            dataset_config=name if kind == BENCHMARKS else None,  # otherwise, two benchmarks would be put together
             dataset_split=result.split,
             metric_type=result.metric,
             metric_name=result.title,
@@ -239,9 +240,16 @@ def model_index(results: Sequence[Result]) -> list[EvalResult]:
                 }
             ),
         )
-        for result, (kind, name) in zip(results, measured_on, strict=True)
+        for result, (kind, name) in zip(results, map(_measured_on, results), strict=True)
         if result.value is not None
     ]
+
+
+def _measured_on(result: Result) -> tuple[str, str]:
+    """Returns the type and the name of the data that a result was measured on."""
+    if result.benchmark is not None:
+        return BENCHMARKS, f"{result.benchmark.dataset}, {result.benchmark.task}"
+    return QUESTIONS if result.metric in CAPABILITY else PAIRS
 
 
 def benchmark_results(results: Sequence[Result], repo_id: str) -> bytes | None:
