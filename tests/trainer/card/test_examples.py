@@ -10,7 +10,7 @@ from peft import LoraConfig
 from tests.helpers.architectures import FOR_TEXTS, make
 from tests.helpers.cards import card, make_trainer, read
 from tests.helpers.commits import COMMITS
-from tests.helpers.models import make_model
+from tests.helpers.models import CHATML, make_model
 
 
 pytestmark = pytest.mark.long
@@ -92,6 +92,17 @@ def test_the_command_of_vllm_is_one_line_of_whole_words(tmp_path, cached_base):
     assert line.endswith(" --lora-modules my-first-run-1=path/to/this/folder")
     assert "offers the adapter as the model `my-first-run-1`" in text
     assert metadata["model_name"] == "my 'first' run=1"
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_card_says_that_vllm_needs_the_chat_template_of_the_training(tmp_path, cached_base, is_own):
+    """vLLM renders prompts with that of the base model, and takes none from an adapter."""
+    path = tmp_path / "own.jinja"
+    path.write_text(CHATML)
+    options = {"chat_template_path": str(path)} if is_own else {}
+    trainer = make_trainer(tmp_path, "me/base", LoraConfig(r=4, target_modules=["q_proj"]), **options)
+    text, _ = card(trainer)
+    assert ("give vLLM the file `chat_template.jinja` of the adapter, with `--chat-template`" in text) == is_own
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,8 @@ def build_card(
         is_chat=trainer.is_chat,
         variables=_as_arguments(trainer.shared_variables),
         chat_template_kwargs=trainer.shared_variables,
+        own_template=getattr(trainer.args, "chat_template_path", None)
+        is not None,  # vLLM renders with the base model's
         repo=trainer.hub_model_id or "path/to/this/folder",
         example="I think the answer is Lyon. What is the capital of France?",
         results=_eval_results(trainer),
