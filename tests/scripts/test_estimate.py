@@ -438,6 +438,11 @@ def test_what_a_recipe_has_and_is_not_counted_is_said(config_dir, tmp_path, caps
         "optim_args: a=1",
         "pad_to_multiple_of: 64",
         "chat_template_path: me/other",
+        "regenerate_targets_every: 1",
+        "dose_check: true",
+        "guard_split: test",
+        "generation_kwargs: {num_beams: 4}",
+        "generation_kwargs: '{\"num_beams\": 4}'",
     ],
 )
 def test_each_option_of_a_recipe_that_changes_memory_is_counted_or_named(config_dir, tmp_path, capsys, line):
@@ -473,7 +478,7 @@ def test_an_adapter_without_named_layers_is_on_those_that_training_puts_it_on(co
 def test_defaults_in_a_recipe_are_no_options_that_are_not_counted(config_dir, tmp_path, capsys, recwarn):
     recipe = tmp_path / "recipe.yaml"
     lines = ("act_tokens: prompt", "loss_type: nll", "max_length: 32", "max_completion_length: 8", "use_cpu: true")
-    lines += ("chat_template_path: own.jinja",)
+    lines += ("chat_template_path: own.jinja", "generation_kwargs: {repetition_penalty: 1.1}")
     recipe.write_text("\n".join(lines))
     estimate(capsys, config_dir, "--recipe", recipe)
     recipe.write_text(

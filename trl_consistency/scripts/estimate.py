@@ -46,6 +46,9 @@ NOT_COUNTED = (
     *("packing", "padding_free", "log_consistency_metrics", "torch_compile", "use_liger_kernel", "use_vllm"),
     *("activation_offloading", "act_tokens", "loss_type", "steps_per_generation", "engine", "model_init_kwargs"),
     *("ref_model_name_or_path", "disable_dropout", "label_smoothing_factor", "optim_args", "pad_to_multiple_of"),
+    *("dose_check", "guard_split"),  # for which the model answers 32 prompts at a time
+    "regenerate_targets_every",  # later targets are made beside the optimizer's states
+    "generation_kwargs",  # with beams, each of which has a cache
     "chat_template_path",  # of a model, whose tokens are added
 )
 # Their values that are counted; of the others, those that switch them off
@@ -325,11 +328,13 @@ def flags_of_recipe(args: Sequence[str], config: Mapping[str, Any], prog: str) -
         if key in init:
             options[name] = init.pop(key)
     options["model_init_kwargs"] = init
-    template = options.get("chat_template_path")
+    template, generation = options.get("chat_template_path"), options.get("generation_kwargs")
+    has_beams = as_mapping("generation_kwargs", generation, f"{path}: ").get("num_beams", 1) != 1
     counted = {
         **COUNTED,
         "steps_per_generation": (options.get("gradient_accumulation_steps", 1),),
         "chat_template_path": () if is_model_of_template(template) else (template,),
+        "generation_kwargs": () if has_beams else (generation,),
     }
     if others := [
         name for name in NOT_COUNTED if options.get(name) is not None and options[name] not in counted.get(name, OFF)
