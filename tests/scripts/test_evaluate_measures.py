@@ -118,7 +118,10 @@ def test_capability_reaches_the_card(options, model_dir, tmp_path, capsys):
     assert "| Negative log-probability of texts, texts, nats per token |" in card
     assert "| Safe prompts refused, more/xstest |" in card
     assert "Questions, texts and safe prompts (texts)" in card
-    assert "Capability is measured on more/xstest (4 items), texts (4 items), drawn with seed 42." in card
+    assert (
+        "Capability is measured on more/xstest (4 items), texts (4 items), of each at most 4 drawn with seed 42."
+        in card
+    )
     kept = list((tmp_path / "out").glob("_answers/*/capability-*.json"))
     assert len(kept) == 2
     for file in kept:

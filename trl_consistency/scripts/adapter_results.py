@@ -146,7 +146,8 @@ def _description(summary: Mapping[str, Any]) -> str:
     capability = ""
     if of_files := settings.get("capability"):
         items = ", ".join(f"{name} ({count:,} items)" for name, count in of_files["items"].items())
-        drawn = f", drawn with seed {settings['seed']}" if of_files["limit"] else ""
+        limit, seed = of_files["limit"], settings["seed"]
+        drawn = f", of each at most {limit:,} drawn with seed {seed}" if limit else ""
         capability = f" Capability is measured on {items}{drawn}."
     shown = (f"`{name} {json.dumps(of)}`".replace("``", "`") for name, of in others.items())
     named = f" Other options: {', '.join(shown)}." if others else ""
