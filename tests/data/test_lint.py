@@ -254,6 +254,12 @@ def test_what_is_no_leak(row):
     assert lint_pairs([row | {"completion": "x"}], make_tokenizer()).findings["leaked_target"] == []
 
 
+def test_a_target_that_its_cue_denies_is_no_leak():
+    """Only an `answer` was spared, and not a target that is as short."""
+    row = cued(answer="Lyon", biased_answer="NOT Lyon", completion="Lyon")
+    assert lint_pairs([row], make_tokenizer()).findings["leaked_target"] == []
+
+
 @pytest.mark.parametrize(
     "row",
     [

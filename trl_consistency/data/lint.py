@@ -250,18 +250,18 @@ class _Linter:
         return "" if max(opened, closed) < 0 else "open" if opened > closed else "closed"
 
     def _leaks(self, row: Mapping[str, Any]) -> bool:
+        # A cue that denies an answer names it, beside one that suggests another, too.
+        steps = str(row.get("perturbation") or "").split("+")
+        if str(row.get("biased_answer") or "").startswith("NOT ") or any(of.startswith(_DENYING) for of in steps):
+            return False
         targets = []
         if row.get("completion"):
             targets.append(all_text(row["completion"]))
         elif row.get("completion_ids"):
             tokenizer = get_tokenizer(self.processing_class)
             targets.append(tokenizer.decode(row["completion_ids"], skip_special_tokens=True))
-        # A cue that denies an answer names it, beside one that suggests another, too.
-        denied = str(row.get("biased_answer") or "").startswith("NOT ") or any(
-            step.startswith(_DENYING) for step in str(row.get("perturbation") or "").split("+")
-        )
         # For a request, `answer` is only a word that marks a refusal.
-        if isinstance(row.get("answer"), str) and row.get("category") not in REQUESTS and not denied:
+        if isinstance(row.get("answer"), str) and row.get("category") not in REQUESTS:
             targets.append(row["answer"])
         clean, perturbed = (all_text(row[column]) for column in PROMPT_COLUMNS)
         return any(_holds(perturbed, target) and not _holds(clean, target) for target in targets)
