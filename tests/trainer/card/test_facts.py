@@ -12,7 +12,7 @@ from tests.helpers import on_policy
 from tests.helpers.cards import card, make_trainer, read
 from tests.helpers.chats import user
 from tests.helpers.commits import COMMITS
-from tests.helpers.models import make_model, make_pairs
+from tests.helpers.models import make_model, make_pairs, make_tokenizer
 from trl_consistency import ConsistencyError
 from trl_consistency.config.consistency_config import METHODS
 from trl_consistency.models.embedded_models import EMBEDDED, MODELS
@@ -524,6 +524,17 @@ def test_targets_that_were_made_anew_or_otherwise_than_by_default(tmp_path):
         "beam search, num_beams 2, repetition_penalty 1.5, at most 8 tokens), replaced every 1 epoch(s) by the trained"
     )
     assert targets in text
+
+
+def test_targets_that_are_empty_are_counted(tmp_path, monkeypatch):
+    """The card said that all pairs were trained on."""
+    trainer = make_trainer(tmp_path, make_model(), keep_thinking=False)
+    sampled = [
+        make_tokenizer()(text)["input_ids"] for text in ["<think>Hm, Ly"] * 3 + ["<think>Hm.</think>Paris."] * 5
+    ]
+    monkeypatch.setattr("trl_consistency.trainer.target_maker.generate_targets", lambda *_, **__: sampled)
+    trainer.train()
+    assert "; empty for 3 of 8 pairs, whose thought did not end |" in card(trainer)[0]
 
 
 def test_options_of_generation_whose_value_is_one(tmp_path):

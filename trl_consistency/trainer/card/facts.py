@@ -422,10 +422,9 @@ def _target_description(trainer: Any) -> str:
     use = "" if trained else "; for the logged metrics alone"
     pairs, anchors = (trainer.recorded_data.get(name) for name in ("train_dataset", "anchor_dataset"))
     generated = needs_targets(pairs), needs_targets(pairs if anchors is None else anchors)
-    if generated == (True, True):
-        return f"{_generated_targets(trainer, 'the clean prompts')}{use}"
-    if generated == (True, False):
-        return f"{_generated_targets(trainer, 'the clean prompts')}; given with the anchors (`completion` column){use}"
+    if generated[0]:
+        given = "" if generated[1] else "; given with the anchors (`completion` column)"
+        return f"{_generated_targets(trainer, 'the clean prompts')}{_empty_targets(trainer, pairs)}{given}{use}"
     of_anchors = f"; of the anchors, {_generated_targets(trainer, 'their prompts')}" if generated[1] else ""
     return f"given with the pairs (`completion` column){of_anchors}{use}"
 
@@ -443,6 +442,15 @@ def _generated_targets(trainer: Any, prompts: str) -> str:
     every = trainer.args.regenerate_targets_every
     renewed = f", replaced every {every} epoch(s) by the trained model's" if every else ""
     return f"the reference's own answers to {prompts} ({how}){renewed}"
+
+
+def _empty_targets(trainer: Any, pairs: Dataset) -> str:
+    """Counts the pairs whose target is empty, since its thought did not end: nothing of them was trained on."""
+    if trainer.args.keep_thinking:
+        return ""
+    table = trainer.targets
+    empty = sum(prompt_ids in table and not table[prompt_ids] for prompt_ids in pairs["clean_ids"])
+    return f"; empty for {empty:,} of {len(pairs):,} pairs, whose thought did not end" if empty else ""
 
 
 def _named(options: dict[str, Any]) -> list[str]:
