@@ -94,6 +94,15 @@ def test_the_command_of_vllm_is_one_line_of_whole_words(tmp_path, cached_base):
     assert metadata["model_name"] == "my 'first' run=1"
 
 
+@pytest.mark.parametrize("token", ["<|endoftext|>", None])
+def test_answers_end_where_they_did_in_training(tmp_path, cached_base, token):
+    """The base model does not stop at a token of the training's own, so that the example went on behind the answer."""
+    trainer = make_trainer(tmp_path, "me/base", LoraConfig(r=4, target_modules=["q_proj"]), eos_token=token)
+    text, _ = card(trainer)
+    assert ("max_new_tokens=128, eos_token_id=tokenizer.eos_token_id)" in text) == (token is not None)
+    assert ("Give `stop_token_ids` `[0]` with each request" in text) == (token is not None)
+
+
 @pytest.mark.parametrize("is_own", [True, False])
 def test_card_says_that_vllm_needs_the_chat_template_of_the_training(tmp_path, cached_base, is_own):
     """vLLM renders prompts with that of the base model, and takes none from an adapter."""

@@ -17,7 +17,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 from ...data.alignment import AlignmentReport
 from ...data.pairs import PROMPT_COLUMNS
 from ...data.prepare import needs_targets
-from ...data.rendering import has_equal_prompts
+from ...data.rendering import get_tokenizer, has_equal_prompts
 from ...data.repeats import first_rows
 from ...errors import ConsistencyError
 from ...generation.model_identity import BASE_WEIGHTS
@@ -140,6 +140,7 @@ def build_card(
         is_chat=trainer.is_chat,
         variables=_as_arguments(trainer.shared_variables),
         chat_template_kwargs=trainer.shared_variables,
+        own_end=_own_end(trainer) if is_adapter else None,
         own_template=getattr(trainer.args, "chat_template_path", None)
         is not None,  # vLLM renders with the base model's
         repo=trainer.hub_model_id or "path/to/this/folder",
@@ -150,6 +151,12 @@ def build_card(
         without_paper=name_without_paper(methods),
         versions=", ".join(f"{library} {version(library)}" for library in LIBRARIES),
     )
+
+
+def _own_end(trainer: Any) -> int | None:
+    """Returns the token that ends an answer, if the options named it: the base model may not stop there."""
+    token = getattr(trainer.args, "eos_token", None)
+    return None if token is None else get_tokenizer(trainer.processing_class).convert_tokens_to_ids(token)
 
 
 def _as_arguments(variables: Mapping[str, Any]) -> str:
