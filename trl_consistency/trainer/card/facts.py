@@ -141,8 +141,7 @@ def build_card(
         variables=_as_arguments(trainer.shared_variables),
         chat_template_kwargs=trainer.shared_variables,
         own_end=_own_end(trainer) if is_adapter else None,
-        own_template=getattr(trainer.args, "chat_template_path", None)
-        is not None,  # vLLM renders with the base model's
+        has_own_template=getattr(trainer.args, "chat_template_path", None) is not None,
         repo=trainer.hub_model_id or "path/to/this/folder",
         example="I think the answer is Lyon. What is the capital of France?",
         results=_eval_results(trainer),
