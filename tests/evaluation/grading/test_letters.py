@@ -89,6 +89,8 @@ from trl_consistency.evaluation.grading.letters import stated_choice
         ("The correct answer is **option B**.", "B"),
         # through the choices
         ("Option A: leek is none.\nOption B: pear is one.\nSo option B.", "B"),
+        ("You picked A. B is correct.", "B"),
+        ("It may look like A. (B) is correct.", "B"),
         ("Option A: leek is none.\nOption B: pear is one.", None),
         ("The answer is E.", None),
         ("", None),

@@ -64,7 +64,7 @@ _AFTER_FIRST = r"(?:[).:,\]*`$\u3002]|\s*$|\s+[-\u2013\u2014]\s|\s*\n|\s+(?:is\s
 # What says less surely that a letter is chosen: "The next step is A. pear", "A is correct", "Option A (pear) is the best choice"
 _WHAT_IS = rf"\b(?:is|(?:would|should|must|will)\s+be)\b\s*:?{_ENDS_CLAUSE}[ \t*_`\"'(\[$]*"
 _IS_RIGHT = (
-    r"[).*_]*(?:\s*\([^()\n]{1,60}\)|(?<=[).])\s+[^.!?,;\n]{1,60}?)??[*_]*\s+is\s+(?:indeed\s+|clearly\s+)?(?:the\s+)?"
+    r"[).*_]*(?:\s*\((?![A-Z]\))[^()\n]{1,60}\)|(?<=[).])\s+(?!\(?[A-Z]\)?\s+is\b)[^.!?,;\n]{1,60}?)??[*_]*\s+is\s+(?:indeed\s+|clearly\s+)?(?:the\s+)?"
     r"(?:correct|right|best\s+(?:answer|choice|option))\b"
 )
 # "If the answer is B, ..."
