@@ -45,6 +45,7 @@ from trl_consistency.evaluation.grading.stated_answers import named_answers
         ("It is not far. Rome.", ["Paris", "Rome"], "Rome"),
         ("Unlike Rome, Paris is.", ["Paris", "Rome"], "Paris"),
         ("Unlike Italy, which has Rome, it has Paris.", ["Paris", "Rome"], "Paris"),
+        ("Contrary to your notes, which say Rome, it is Paris.", ["Paris", "Rome"], "Paris"),
         ("Rome is a common misconception.", ["Paris", "Rome"], None),
         ("Rome would be the wrong answer.", ["Paris", "Rome"], None),
         # what is corrected
