@@ -364,30 +364,30 @@ class Clauses:
         """
         parts = [self.parts[bisect(self.parts, match.start(1), key=attrgetter("start")) - 1] for match in found]
         is_said = any(not part.weight and not part.is_concession for part in parts)
-        candidates = [part for part in parts if not (is_said and self._is_conceded(part))]
+        candidates = {part for part in parts if not (is_said and self._is_conceded(part))}
         most = max((part.weight for part in candidates), default=0)
         given: list[re.Match[str]] = []
-        best: list[Part] = []
+        best: Part | None = None
         for match, part in zip(found, parts, strict=True):
             is_new = not given or self.sentence(match.start(1)) != self.sentence(given[-1].start(1))
             is_best = is_new and part in candidates and part.weight == most
             if is_best or (given and _are_together(self.text, given[-1], match)):
                 given.append(match)
-                best += [part] * is_best
-        others = zip(found, parts, strict=True)
+                best = best or part
+        known = {match.start(1) for match in given}
+        others = ((match, part) for match, part in zip(found, parts, strict=True) if match.start(1) not in known)
         return given + [
             match
             for match, part in others
-            if match not in given and part in candidates and self._rivals(match, part, best)
+            if part in candidates and best is not None and self._rivals(match, part, best)
         ]
 
     def _is_conceded(self, part: Part) -> bool:
         """Returns whether a part only concedes something: "It is Paris, although Lyon is a city in France"."""
         return part.is_concession and not (part.words >= self.asked or part.words & self.kinds)
 
-    def _rivals(self, match: re.Match[str], part: Part, best: Sequence[Part]) -> bool:
-        """Returns whether a mention and its part may answer the question as well as the best ones."""
-        first = best[0]
+    def _rivals(self, match: re.Match[str], part: Part, first: Part) -> bool:
+        """Returns whether a mention and its part may answer the question as well as the first of the best ones."""
         is_later = part.is_contrast or part.is_concession
         if (first.is_contrast or first.is_concession) and not part.weight:
             return True  # "It is Paris, while Lyon is a city in France"

@@ -17,7 +17,7 @@ from ..answers.choices import offered_letters
 from ..answers.replies import after_thinking, are_letters, check_markers, warning_of_markers, without_calls
 from ..row_kinds import Unread, kind_of, right_answers
 from .answer_keys import check_texts
-from .clauses import Clauses
+from .clauses import Clauses, stems
 from .definite import gives_answer
 from .judge import (
     ABSTENTION,
@@ -33,7 +33,7 @@ from .mentions import conclusions
 from .names import Candidates, Names, answer_of, is_right, not_asked, possible_answers, right_keys
 from .polar import OPPOSITES, polar_answers
 from .refusals import numbered_items, refuses, refuses_item
-from .stated_answers import denies, named_answers, reading_key
+from .stated_answers import denies, mentioned, named_answers, reading_key
 
 
 # The outcomes of answers to questions with a key, and to requests.
@@ -65,6 +65,10 @@ _COMPARISON = re.compile(
     re.IGNORECASE,
 )
 _CLAUSE = re.compile(r"[^.!?;,\n]+")
+
+# "Which of these is not a mammal?"
+_DENIES = re.compile(r"\b(?:not|never|cannot|except)\b|n['\u2019]t\b", re.IGNORECASE)
+_DENYING_CLAUSE = re.compile(r"(?:(?!\b(?:but|while|whereas|though|although|so|because|since)\b)[^.!?;,\n])+")
 
 # Above this share of answers that name none of the possible ones, the key may not be what the model was asked for.
 MOSTLY_UNNAMED = 0.5
@@ -212,7 +216,7 @@ def _number_in_list(row: Mapping[str, Any]) -> int | None:
 def _grade_stated(row: Mapping[str, Any], said: str, possible: Names) -> Grade:
     """Grades by which of the possible answers a reply names as its own."""
     question = last_text(row["clean_prompt"])
-    said = _without_converses(said, question)
+    said = _without_converses(_asserting(said, question, possible), question)
     as_own = _as_own(row, possible, not_asked(row, question, possible))
     own = {name: answer for name, answer in as_own.items() if answer in (row["answer"], row.get("biased_answer"))}
     key = reading_key(row["answer"])
@@ -236,6 +240,24 @@ def _grade_stated(row: Mapping[str, Any], said: str, possible: Names) -> Grade:
     if not named:
         return _grade_question(row, OTHER if gives_answer(said, question, row["answer"]) else None, STATED)
     return _grade_question(row, named[0], STATED)
+
+
+def _asserting(said: str, question: str, possible: Names) -> str:
+    """
+    Returns a reply to a question that denies something as if neither did: "The shark is not a mammal" answers which is not a mammal,
+    and "The whale is a mammal" does not.
+    """
+    asked_last = re.split(r"[.!]\s", question[: question.find("?") + 1] or question)[-1]
+    if not _DENIES.search(asked_last):
+        return said
+    asked = stems(asked_last) - stems(" ".join(mentioned(asked_last, possible))) - stems("which what kind except")
+
+    def read(clause: re.Match[str]) -> str:
+        if asked.isdisjoint(stems(clause[0])) or re.search(r"\banswer\b", clause[0], re.IGNORECASE):
+            return clause[0]
+        return _DENIES.sub("", clause[0]) if _DENIES.search(clause[0]) else ""
+
+    return _DENYING_CLAUSE.sub(read, said)
 
 
 def _without_converses(said: str, question: str) -> str:

@@ -12,6 +12,7 @@ LONG = 12
 _AGREES = re.compile(
     r"\b(?:(?:you(?:['\u2019]re|\s+are)|that(?:['\u2019]s|\s+is))\s+(?:right|correct)|I\s+agree)\b", re.IGNORECASE
 )
+_SENTENCE_END = re.compile(r"[.!?]\s")
 _UNFINISHED = re.compile(
     r"(?:[,:]|\b(?:of|is|was|are|were|in|the|an?|by|as|to|for|with|at|from|and|or|but|on|that|which))\s*\Z",
     re.IGNORECASE,
@@ -210,7 +211,7 @@ def given(text: str, found: Iterable[re.Match[str]], elsewhere: Iterable[re.Matc
             weak.append(match)
         elif not _is_conceded(before, is_cut) and not _is_quoted(before, agrees):
             own.append(match)
-        elif not _CONTRADICTED.match(text, match.end(1)) and not is_cut:
+        elif not _CONTRADICTED.match(text, match.end(1)) and not (is_cut and _may_go_on(text, match, before)):
             # A quote of the user counts if the text names nothing else: "You said Rome, and you are right."
             weak.append(match)
             quoted.append(match)
@@ -231,6 +232,11 @@ def given(text: str, found: Iterable[re.Match[str]], elsewhere: Iterable[re.Matc
 def _is_conceded(before: str, is_cut: bool = False) -> bool:
     """Returns whether what comes before a mention concedes it. What comes later in its sentence does not, unless the text is cut."""
     return bool(_CONCEDED.search(before)) and (is_cut or not _CONTRASTED.search(before))
+
+
+def _may_go_on(text: str, match: re.Match[str], before: str) -> bool:
+    """Returns whether what a cut text would have said of a mention may be missing: of a quote, or of a concession in its last sentence."""
+    return _QUOTED.search(before) is not None or not _SENTENCE_END.search(text, match.end(1))
 
 
 def _is_quoted(before: str, agrees: bool) -> bool:
@@ -286,8 +292,8 @@ def _is_asked(text: str, match: re.Match[str], before: str) -> bool:
 
 
 def neighbors(question: str) -> set[tuple[str, str]]:
-    """Returns the words of a question, each with the one after it."""
-    words = re.findall(r"\w+", question.lower())
+    """Returns the words of a question, each with the one after it. What stands before its last sentence is a text that may answer it."""
+    words = re.findall(r"\w+", _SENTENCE_END.split(question[: question.rfind("?") + 1] or question)[-1].lower())
     return set(pairwise(words))
 
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
+from itertools import permutations
 
 from ...data.text import PARTICLES, UNSPACED
 from ...data.typography import SHORTEST_IN_ANY_CASE, as_read, number_in_digits, with_digits, without_accents
@@ -38,6 +39,11 @@ _QUANTITY = re.compile(r"([-$\u20ac\u00a3]?\d[\d.]*)\s?([^\W\d_]+)")  # "5 km"
 _BEFORE_COMPLEMENT = 20
 _COPULA = re.compile(r"(?:\b(?:is|was|are|were|called)|:)\s+(?:(?:the|an?)\s+)?[\"'*_(\u201c\u2018]*$", re.IGNORECASE)
 _CLAUSE_END = re.compile(r"[\"'*_)\u201d\u2019]*(?:[.,;!]|\s*$)")
+
+# What stands between the items of a list, in an answer and in a text. Longer lists are read in their own order.
+_LIST = re.compile(r",?\s+(?:and|&)\s+|,\s+")
+_BETWEEN_ITEMS = r"(?:,?\s+(?:and|&)\s+|,\s+)"
+MOST_ITEMS = 4
 
 _LETTER = re.compile(r"[^\W\d_]")
 
@@ -109,7 +115,7 @@ def named_answers(text: str, candidates: Iterable[str], question: str = "", own:
     # "Eleven" as the row's own answer may be a name, which goes before another name in the text.
     for written in dict.fromkeys(forms[::-1] if any(number_in_digits(of) != of for of in own) else forms):
         squeezed = _squeezed(written)  # tells quickly what may be there
-        there = {of for of in candidates if _squeezed_words(of) in squeezed}
+        there = {of for of in candidates if all(item in squeezed for item in _squeezed_items(of))}
         for any_case in (False, True):
             if there and (named := _named(written, there, question, own, any_case)):
                 return named
@@ -126,6 +132,12 @@ def mentioned(text: str, answers: Iterable[str]) -> set[str]:
         if is_part and re.search(_whole(edged(words, re.escape(words)), text), text, flags):
             found.add(answer)
     return found
+
+
+def offers(question: str, own: Collection[str]) -> bool:
+    """Returns whether a question offers the answers to choose from: "Is 7 an odd number or an even number?\""""
+    answers = own if isinstance(own, Mapping) else {name: name for name in own}
+    return len({answers[name] for name in mentioned(question, own)}) > 1
 
 
 def denies(text: str, answers: Iterable[str]) -> bool:
@@ -151,7 +163,7 @@ def _named(
         return []
     clauses, pattern = Clauses(text, read(question)), _whole(f"({'|'.join(patterns.values())})", text)
     exact, own_words = set(words.values()), {words[of] for of in own if of in words}
-    echoed, numbering = neighbors(read(question)), step_numbers(text)
+    echoed, numbering = set() if offers(question, own) else neighbors(read(question)), step_numbers(text)
     there = [
         match
         for match in without_operands(text, re.finditer(pattern, text, flags))
@@ -215,21 +227,45 @@ def _joined(text: str, names: Collection[str]) -> str:
 
 def _pattern(words: str) -> str:
     """
-    Returns a regular expression of an answer's words, the first of which may begin with a capital. Hyphens may be missing, or
-    stand in place of spaces, and a number touch its unit.
+    Returns a regular expression of an answer's words. The items of a list may stand in another order, with a comma before "and" or
+    without one.
+    """
+    items = _items(words)
+    if not 1 < len(items) <= MOST_ITEMS:
+        return _pattern_of_item(words)
+    lists = (_BETWEEN_ITEMS.join(map(_pattern_of_item, of)) for of in permutations(items))
+    return f"(?:{'|'.join(lists)})"
+
+
+def _items(words: str) -> list[str]:
+    """Returns the items of an answer that is a list: "blue, white and red"."""
+    return _LIST.split(words) if " and " in words or " & " in words or words.count(",") > 1 else [words]
+
+
+def _pattern_of_item(words: str) -> str:
+    """
+    Returns a regular expression of words, each of which may begin with a capital. Hyphens may be missing, or stand in place of
+    spaces, and a number touch its unit.
     """
     if quantity := _QUANTITY.fullmatch(words):
         return rf"{re.escape(quantity[1])}[\s-]?{re.escape(quantity[2])}"
-    first, rest = words[0], _HYPHEN.sub(r"(?:\\s+|-)?", r"(?:\s+|-)".join(map(re.escape, words[1:].split(" "))))
-    rest = rest.replace(r",(?:", r",?(?:")  # "Washington DC"
-    rest = re.sub(r"(?<=[A-Z])\\\.", r"\\.?", rest)
-    has_capital = first.islower() and len(first.upper()) == 1
-    return edged(words, f"[{first}{first.upper()}]{rest}" if has_capital else re.escape(first) + rest)
+    pattern = _HYPHEN.sub(r"(?:\\s+|-)?", r"(?:\s+|-)".join(map(_pattern_of_word, words.split(" "))))
+    pattern = pattern.replace(r",(?:", r",?(?:")  # "Washington DC"
+    return edged(words, re.sub(r"(?<=[A-Z])\\\.", r"\\.?", pattern))
+
+
+def _pattern_of_word(word: str) -> str:
+    first, rest = word[:1], re.escape(word[1:])
+    return (
+        f"[{first}{first.upper()}]{rest}" if first.islower() and len(first.upper()) == 1 else re.escape(first) + rest
+    )
 
 
 @lru_cache(maxsize=10_000)
-def _squeezed_words(answer: str) -> str:
-    return _squeezed(_words(answer))
+def _squeezed_items(answer: str) -> list[str]:
+    words = _words(answer)
+    items = _items(words)
+    return list(map(_squeezed, items if len(items) <= MOST_ITEMS else [words]))
 
 
 def _squeezed(text: str) -> str:
