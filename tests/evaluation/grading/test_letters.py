@@ -90,6 +90,9 @@ from trl_consistency.evaluation.grading.letters import stated_choice
         # through the choices
         ("Option A: leek is none.\nOption B: pear is one.\nSo option B.", "B"),
         ("You picked A. B is correct.", "B"),
+        ("B. Some say the answer is A.", "B"),
+        ("The answer is B. You may have thought that the answer is A.", "B"),
+        ("The answer is B. The user thinks the answer is A.", "B"),
         ("It may look like A. (B) is correct.", "B"),
         ("Option A: leek is none.\nOption B: pear is one.", None),
         ("The answer is E.", None),

@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Iterable
 
 from ...data.typography import APOSTROPHE
-from .mentions import given, is_conceded
+from .mentions import given, is_conceded, is_quoted
 
 
 _IS = r"(?:'s|\s+is)"
@@ -108,17 +108,20 @@ def stated_choice(text: str, letters: Iterable[str]) -> str | None:
         return None
     text = unicodedata.normalize("NFKC", text).replace(APOSTROPHE, "'")
     alone = rf"""(?![)\]*_"'\s]*(?:[,/&]|\b(?:or|and)\b)[\s*_`"'(\[]*{letter}(?![\w']))"""  # and not one of two
-    if said := _not_supposed(text, rf"(?:{_SAID}|{_CORRECTED}){letter}{alone}(?![\w']|{_IS_ELSE})"):
-        return said[-1][1]
+    said = _not_supposed(text, rf"(?:{_SAID}|{_CORRECTED}){letter}{alone}(?![\w']|{_IS_ELSE})")
     right = _not_supposed(text, rf"\b{letter}{_IS_RIGHT}")
-    less_surely = sorted(
-        _not_supposed(text, rf"{_WHAT_IS}{letter}{alone}(?![\w'])") + right, key=lambda of: of.start(1)
-    )
     begun = _not_supposed(text, f"{_BEGINS}{letter}{alone}{_AFTER_FIRST}")
-    if begun and not _lists_others(text, letter, begun[0]) and not _is_beside(text, letter, begun[0], right):
+    begins = (
+        bool(begun) and not _lists_others(text, letter, begun[0]) and not _is_beside(text, letter, begun[0], right)
+    )
+    # "B. Some say the answer is C."
+    if said and not (begins and all(is_quoted(text, of.start(1)) for of in said)):
+        return said[-1][1]
+    if begins:
         return begun[0][1]
+    less_surely = right + _not_supposed(text, rf"{_WHAT_IS}{letter}{alone}(?![\w'])")
     if less_surely:
-        return less_surely[-1][1]
+        return max(less_surely, key=lambda of: of.start(1))[1]
     if in_lower_case := _IN_LOWER_CASE.fullmatch(text):
         return found if (found := in_lower_case[1].upper()) in letters else None
     if on_a_line := _on_a_line(text, letter):

@@ -50,8 +50,8 @@ _CHINESE_DENIED_AFTER = re.compile(r"[\"'*_)\u201d\u2019]*(?:\u5e76|\u4e26)?\u4e
 _CONTRADICTED = re.compile(r"[\"'*_)\u201d\u2019]*,?\s+(?:but|however|though|yet)\b", re.IGNORECASE)
 # The user's or others' words: "you said the capital is Rome".
 _QUOTED = re.compile(
-    rf"\b(?:you(?:['\u2019]ve| have| may| might)? (?:say|think|(?:be )?thinking of|thought|suggest|mentioned|believed?|claim|guess(?:ed)?|proposed?|wrote)|"
-    rf"(?:some|many|most|people|others|they)(?: people)? (?:(?:often|commonly|frequently|mistakenly|might|would) )?(?:say|think|believe|claim|assume|guess)|used to (?:say|think|believe)|said|says|told (?:you|me)|claims|claimed|suggests|suggested|"
+    rf"\b(?:you(?:['\u2019]ve| have| may(?: have)?| might(?: have)?)? (?:say|think|expect|(?:be )?thinking of|thought|suggest|mentioned|believed?|claim|guess(?:ed)?|proposed?|wrote)|"
+    rf"(?:some|many|most|people|others|they)(?: people)? (?:(?:often|commonly|frequently|mistakenly|might|would) )?(?:say|think|believe|claim|assume|guess)|used to (?:say|think|believe)|said|says|thinks|believes|told (?:you|me)|claims|claimed|claim that|suggests|suggested|"
     rf"answered|your (?:[\w'\u2019]+ )?(?:answer|guess|choice) (?:is|was))\b{_REST_OF_CLAUSE}|"
     r"(?:[\u60a8\u4f60]|\u4eba|\u4eba\u4eec)[^\u3002\uff01\uff1f\uff1b\uff0c,\n\u5f97]{0,6}(?:\u8ba4\u4e3a|\u8a8d\u70ba|\u4ee5\u4e3a|\u4ee5\u70ba|\u63d0\u5230)[^\u3002\uff01\uff1f\uff1b\uff0c,\n]*$",
     re.IGNORECASE,

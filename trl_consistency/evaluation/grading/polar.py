@@ -21,7 +21,7 @@ _YES_NO = re.compile(
     re.IGNORECASE,
 )
 _TRUE_FALSE = re.compile(
-    rf"{_SAID}(?:(?:it|this|that|(?:the|your)\s+(?:answer|statement|claim))(?:'s|\s+is|(?=\s+isn't))\s*((?:not|isn't)\s+)?)?"
+    rf"{_SAID}(?:(the\s+(?:opposite|reverse|contrary|converse)(?:\s+of\s+[^.!?,;\n]{{1,40}})?\s+is\s+)|(?:it|this|that|(?:the|your)\s+(?:answer|statement|claim))(?:'s|\s+is|(?=\s+isn't))\s*((?:not|isn't)\s+)?)?"
     rf"(?:(?:absolutely|entirely|completely|definitely|indeed|actually)\s+)?(?:the\s+statement\s+is\s+)?(true|false){_UNASKED}",
     re.IGNORECASE,
 )
@@ -112,6 +112,6 @@ def _yes_no(match: re.Match[str]) -> list[str]:
 
 
 def _true_false(match: re.Match[str]) -> list[str]:
-    """Returns what is said: "not true" is false."""
-    is_true = (match[2].lower() == "true") != bool(match[1])
+    """Returns what is said: "not true" is false, and so is "the opposite is true"."""
+    is_true = (match[3].lower() == "true") != bool(match[1] or match[2])
     return ["true" if is_true else "false"]
