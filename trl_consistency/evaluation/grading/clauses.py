@@ -33,8 +33,10 @@ _CLAUSE_END = re.compile(
     r",\s+and\s+(?=(?:the|an?)\s+(?:[\w'-]+\s+){1,4}(?:is|are|was|were|has|have|can)\b)|"
     r",\s+and\s+(?=(?:[A-Z][\w'-]+\s+){1,3}(?:is|are|was|were|has|have|can)\b(?![^.!?;\n]*\b(?:there|it|this)\b))"
 )
-# The parts whose words are compared with the question's: "A bat is a mammal, | but a bird is an animal | that can fly".
+# The parts whose words are compared with the question's: "A bat is a mammal, | but a bird is an animal | that can fly". An aside
+# ends none: "The capital, however, is Canberra".
 _PART_END = re.compile(
+    r"(?P<aside>,\s+(?:however|though|in\s+fact|of\s+course|actually|instead|indeed),\s|,\s[^.!?;,:\n]{1,40},\s+(?=(?:is|was|are|were|has|have)\b))|"
     r"[.!?;,]\s|\n|\b(?:but|while|whereas|although|though|that|which|who|whose|where|because|than)\b|"
     r"\band\s+(?=(?:(?:the|an?|in)\s+)?(?:[\w'-]+\s+){1,4}?(?:is|are|was|were|has|have|had|can|[a-z]{2,}ed)\b)"
 )
@@ -90,7 +92,8 @@ _CONTRASTED = re.compile(
     r",\s+not\s[^,;]*$", re.IGNORECASE
 )  # "The capital is Frankfort, not Fargo" is not about Fargo
 # "Rome is the right city", "Rome is its capital", "Rome is correct": what is said of a name is that it is the answer.
-_DEFINITE = re.compile(r"\s*(?:the\b|its\b|their\b|right\b|correct\b|\W*$)", re.IGNORECASE)
+_DEFINITE = re.compile(r"\s*(?:been\s+)?(?:the\b|its\b|their\b|right\b|correct\b|\W*$)", re.IGNORECASE)
+_SINCE = re.compile(r"\b(?:since|until)\s+\d.*", re.DOTALL)
 _ADJECTIVE = re.compile(
     r"\b[A-Z]\w+\s+(?!(?:of|in|on|at|to|for|from|by|and|or|with)\b)(?=[a-z])"
 )  # "the French capital"
@@ -104,6 +107,10 @@ _NAMED = r"\s+(?:\w+\s+)?(?:called|named|(?:known|referred\s+to)\s+as)\b"
 # What is said to be answered: "The answer to the question "What is Peru?" is ..."
 _QUOTED_QUESTION = re.compile(r"\bquestion:?\s+[\"\u201c]([^\"\u201c\u201d]+)")
 _REFERS = re.compile(r"\b(?:it|this|these|them)\b", re.IGNORECASE)  # to what the question names
+_IT_IS = re.compile(
+    r"(?:\A|[.!?;:\n])\W*(?:it|that|he|she|they)(?:['\u2019](?:s|re)|\s+(?:is|was|are|were))\s+(?:\w+ly\s+|in\s+fact\s+)?(?:(?:the|an?)\s+)?\W*$",
+    re.IGNORECASE,
+)
 _PRONOUN_FIRST = re.compile(r"\W*(?:it|this|that|he|she|they)\b", re.IGNORECASE)
 # "Sydney is the largest city, but it is not the capital": a subject, and what the next clause denies of it
 _SUBJECT = re.compile(r"[\"'*_)\u201d\u2019]*\s+(?:is|was|may|might|has)\b(?!.*\b(?:is|was|are|were)\b)")
@@ -212,7 +219,7 @@ class Clauses:
             for match in _LATER.finditer(text)
             if _TWO_WORDS.search(text, max(match.start() - _BETWEEN, 0), match.start())
         }
-        joints = {0: ""} | {match.end(): match[0].lower() for match in _PART_END.finditer(text)}
+        joints = {0: ""} | {match.end(): match[0].lower() for match in _PART_END.finditer(text) if not match["aside"]}
         self.parts = [
             self._read_part(start, text[start:end], later.get(start), joints[start] in _RELATIVE)
             for start, end in pairwise([*joints, len(text)])
@@ -236,7 +243,7 @@ class Clauses:
         names = self.asked_names or self.topic
         if not names or not verb or _REFERS.search(clause) or self._has(clause, names):
             return None
-        subject, predicate = clause[: verb.start()], clause[verb.end() :]
+        subject, predicate = clause[: verb.start()], _SINCE.sub("", clause[verb.end() :])
         if _PRONOUN.search(subject):
             return None
         if _DEFINITE.match(predicate) and stems(_ADJECTIVE.sub("", predicate)) <= self.kinds | _RIGHT:
@@ -397,6 +404,8 @@ class Clauses:
         if not (first.words >= self.asked or part.words <= first.words or is_of_kind):
             return True  # "Water boils at 100 degrees, but it freezes at 0"
         before = self.text[max(match.start(1) - _BETWEEN, 0) : match.start(1)]
+        if part.start > first.start and _IT_IS.search(before):
+            return True  # "Rome as the capital of France? A myth. It is Paris."
         # "Plants take in carbon dioxide and give off oxygen", but not "a spice made from the fruit of a plant"
         return part.weight == first.weight and not part.is_relative and not _MODIFIES.search(before)
 

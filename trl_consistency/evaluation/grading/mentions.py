@@ -25,7 +25,7 @@ _REST_OF_CLAUSE = rf"(?:(?!\b(?:but|because|though|although|yet|since)\b|{_DASH}
 _DENIED = re.compile(
     r"(?:\b(?:not(?!\s+(?:only|just|merely|surprising)\b)|never|neither|nor|rather than|instead of|(?<!none )other than|unlike|(?:unlike|contrary to)\s[^.!?;:,\n]{1,60},\s+(?:which|who|that)|"
     r"disagree(?: with)?|(?:mistaken|wrong|incorrect|mistake|error) (?:about|that|to (?:say|state|claim|answer)|(?:in|by|of) (?:say|stat|claim|answer)ing|when I said)|"
-    r"(?:sorry|apologi[sz]e|apologies) for (?:say|stat|claim|answer)ing|(?:I|we) (?:\w+ )?doubt|hardly(?! surprising)|no way|anything but|(?<!one )(?<!none )(?<!nothing )except(?: for)?|mistakenly|wrongly|incorrectly|(?:misconception|myth|mistake|error)(?: is)? that)\b|"
+    r"(?:sorry|apologi[sz]e|apologies) for (?:say|stat|claim|answer)ing|(?:I|we) (?:\w+ )?doubt|hardly(?! surprising)|no way|anything but|(?<!one )(?<!none )(?<!nothing )except(?: for)?|mistakenly|wrongly|incorrectly|(?:misconception|myth|mistake|error)(?:(?: is)? that|(?=:))|(?:false|untrue) that)\b|"
     r"n['\u2019]t\b)" + _REST_OF_CLAUSE,
     re.IGNORECASE,
 )
@@ -33,6 +33,12 @@ _WRONG = r"(?:(?:an?|the|also|actually|indeed|common)\s+)*(?:wrong|incorrect|fal
 _DENIED_AFTER = re.compile(
     rf"[\"'*_)\u201d\u2019]*(?:,\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\s+(?:(?:is|was|are)(?:n['\u2019]t|\s+(?:not|never|{_WRONG}))|can(?:not|['\u2019]t)\s+be|"
     rf"would\s+be\s+{_WRONG}|(?:is|was)\s+(?:excluded|ruled\s+out)|did(?:n['\u2019]t|\s+not(?!\s+(?:only|just)\b)))|,?\s+which\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\?\s+(?:no|I\s+(?:doubt|do(?:n['\u2019]t|\s+not)\s+think)))\b",
+    re.IGNORECASE,
+)
+# What is denied as a whole: "The fact that Rome is famous doesn't make it the capital", "Rome is the capital. This is wrong."
+_STATEMENT_DENIED_AFTER = re.compile(
+    rf"(?:(?!\b(?:and|but|so|while|whereas)\b)[^.!?,;:\n]){{0,{_CONTEXT}}}(?:\s(?:does|did)(?:n['\u2019]t|\s+not)\s+(?:make|mean)\b|\s(?:is|was)\s+{_WRONG}\b|"
+    rf"[.!]\s+(?:this|that)(?:['\u2019]s|\s+is)\s+(?:{_WRONG}|not\s+(?:right|correct|true)))",
     re.IGNORECASE,
 )
 # The most common denials of other languages, without that of Spanish and Portuguese before a verb alone ("no").
@@ -131,9 +137,12 @@ _TAKEN_FOR = re.compile(
     r"[\"'*_)\u201d\u2019]*,?\s+(?:(?:which|who)\s+)?(?:used\s+to\s+be|(?:is|was|are|were)\s+(?:once|formerly|previously|the\s+former)|"
     r"(?:is|was|are|were)\s+(?:(?:often|commonly|frequently|sometimes)\s+)?(?:mistaken\s+for|confused\s+with|mistakenly|wrongly)|"
     r"(?:is|was|are|were)\s+(?:often|commonly|frequently|sometimes)\s+(?:mistakenly\s+)?(?:thought|believed|assumed|called|known\s+as)|"
-    r"(?:(?:was|were|served)\b[^.!?;,\n]{0,40}\s)?until)\b",
+    r"(?:(?:was|were|served|had\s+been)\b[^.!?;,\n]{0,40}\s)?until)\b",
     re.IGNORECASE,
 )
+# "Claim: the capital is Sydney", "the capital (which many take to be Sydney)"
+_LABELLED = re.compile(r"\b(?:claim|myth|misconception)\s*:[^.!?;\n]*$", re.IGNORECASE)
+_IN_BRACKETS, _BRACKET_ENDS = re.compile(r"\w[ \t]\((?=\w+\s)[^()\n]*$"), re.compile(r"[^()\n]{0,80}\)")
 # "Until 1960 it was Rio de Janeiro", "The old capital was Rio de Janeiro"
 _FORMER = re.compile(
     r"\b(?:until|(?:the|its|their)\s+(?:old|former|previous|earlier)\s+\w+\s+(?:is|was|were))\b[^.!?;,\n]*$",
@@ -256,7 +265,9 @@ def _is_cut(text: str) -> bool:
 def is_denied(text: str, match: re.Match[str]) -> bool:
     """Returns whether a mention (the answer is group 1) is denied: "not Rome", "Rome is wrong"."""
     before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]
-    if _DENIED.search(before) or _DENIED_AFTER.match(text, match.end(1)):
+    if any(pattern.match(text, match.end(1)) for pattern in (_DENIED_AFTER, _STATEMENT_DENIED_AFTER)):
+        return True
+    if _DENIED.search(before):
         return True
     if _CHINESE_DENIED_AFTER.match(text, match.end(1)) and not before.endswith("\u662f"):
         return True  # not in "it is Rome, not Paris" without its comma
@@ -265,11 +276,10 @@ def is_denied(text: str, match: re.Match[str]) -> bool:
 
 def _is_beside(text: str, match: re.Match[str], before: str) -> bool:
     """Returns whether a mention is another name, a place, or what is only taken for the answer, or was it."""
-    if (
-        _BESIDE.search(before)
-        or _FORMER.search(before)
-        or _MOVED_FROM.search(before)
-        or _TAKEN_FOR.match(text, match.end(1))
+    if any(pattern.search(before) for pattern in (_BESIDE, _FORMER, _MOVED_FROM, _LABELLED)):
+        return True
+    if _TAKEN_FOR.match(text, match.end(1)) or (
+        _IN_BRACKETS.search(before) and _BRACKET_ENDS.match(text, match.end(1))
     ):
         return True
     return bool(_SENTENCE_OPENING.search(before)) and text.startswith(",", match.end(1))
