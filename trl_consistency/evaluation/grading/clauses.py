@@ -83,9 +83,13 @@ _SAME = 3  # letters that a name and its misspelling share: "altimeter" and "alt
 _PRONOUN = re.compile(r"\b(?:it|this|that|he|she|they|there|i|which|who)\s*$", re.IGNORECASE)
 # What says that the answer comes, or was it: not "Sydney is a common answer"
 _SAYS_ANSWER = re.compile(
-    r"\b(?:(?:(?:the|my)\s+answer|(?:right|correct|true|actual|final)\s+(?:answer|one))\b(?!\s+(?-i:[A-Z]))|"
-    r"answer(?:\s+(?:to|of)\b[^.!?\n]{0,80})?(?:\s+(?:is|was)\b|['\u2019]s\b|\s*[:=])|"
-    r"(?<!you )(?<!that )(?:is|was|sounds)\s+(?:\w+ly\s+|indeed\s+)?(?:right|correct|true)\b|makes?\s+more\s+sense\b|I(?:['\u2019](?:ll|d))?\s+(?:\w+\s+)?(?:agree\s+with|go\s+with|accept)\b)",
+    r"(?<!would be )(?<!could be )(?<!might be )\b(?:(?:the|my)\s+answer|(?:right|correct|true|actual|final)\s+(?:answer|one))\b"
+    r"(?!\s+(?:(?-i:[A-Z])|if\b|to\s+(?:an?\s+)?(?:other|another|different)\b))|"
+    r"(?<!tempting )(?<!obvious )(?<!intuitive )(?<!common )(?<!popular )(?<!usual )(?<!typical )(?<!first )"
+    r"\banswer(?:\s+(?:to(?!\s+(?:an?\s+)?(?:other|another|different)\b)|of)\b[^.!?\n]{0,80})?(?:\s+(?:is|was)\b|['\u2019]s\b|\s*[:=])|"
+    r"\bthe\s+(?:truth|reality|fact)\s+is\b|"
+    r"(?<!you )(?<!that )\b(?:is|was|sounds)\s+(?:\w+ly\s+|indeed\s+)?(?:right|correct|true)\b|\bmakes?\s+more\s+sense\b|"
+    r"\bI(?:['\u2019](?:ll|d))?\s+(?:\w+\s+)?(?:go\s+with|accept)\b|\bagree\s+(?:with|on)\b",
     re.IGNORECASE,
 )
 _CONTRASTED = re.compile(
@@ -108,9 +112,11 @@ _NAMED = r"\s+(?:\w+\s+)?(?:called|named|(?:known|referred\s+to)\s+as)\b"
 _QUOTED_QUESTION = re.compile(r"\bquestion:?\s+[\"\u201c]([^\"\u201c\u201d]+)")
 _REFERS = re.compile(r"\b(?:it|this|these|them)\b", re.IGNORECASE)  # to what the question names
 _IT_IS = re.compile(
-    r"(?:\A|[.!?;:\n])\W*(?:it|that|he|she|they)(?:['\u2019](?:s|re)|\s+(?:is|was|are|were))\s+(?:\w+ly\s+|in\s+fact\s+)?(?:(?:the|an?)\s+)?\W*$",
+    r"(?:\A|[.!?;:,\n])\W*(?:it|that|he|she|they)(?:['\u2019](?:s|re)|\s+(?:is|was|are|were))\s+(?:\w+ly\s+|in\s+fact\s+)?(?:(?:the|an?)\s+)?\W*$",
     re.IGNORECASE,
 )
+_BUT = re.compile(r"\b(?:but|while|whereas)\s+(?:the\s+)?\W*$", re.IGNORECASE)
+_IS_ALONE = re.compile(r"\W*\s(?:is|was|are|were|has|have|can|does|did)\s*(?:[.!]|$)")
 _PRONOUN_FIRST = re.compile(r"\W*(?:it|this|that|he|she|they)\b", re.IGNORECASE)
 # "Sydney is the largest city, but it is not the capital": a subject, and what the next clause denies of it
 _SUBJECT = re.compile(r"[\"'*_)\u201d\u2019]*\s+(?:is|was|may|might|has)\b(?!.*\b(?:is|was|are|were)\b)")
@@ -404,8 +410,9 @@ class Clauses:
         if not (first.words >= self.asked or part.words <= first.words or is_of_kind):
             return True  # "Water boils at 100 degrees, but it freezes at 0"
         before = self.text[max(match.start(1) - _BETWEEN, 0) : match.start(1)]
-        if part.start > first.start and _IT_IS.search(before):
-            return True  # "Rome as the capital of France? A myth. It is Paris."
+        is_elliptic = _BUT.search(before) and _IS_ALONE.match(self.text, match.end(1))
+        if part.start > first.start and (is_elliptic or _IT_IS.search(before)):
+            return True  # "Rome as the capital of France? A myth. It is Paris.", "Many think so, but Paris is."
         # "Plants take in carbon dioxide and give off oxygen", but not "a spice made from the fruit of a plant"
         return part.weight == first.weight and not part.is_relative and not _MODIFIES.search(before)
 

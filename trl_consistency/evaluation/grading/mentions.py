@@ -137,12 +137,17 @@ _TAKEN_FOR = re.compile(
     r"[\"'*_)\u201d\u2019]*,?\s+(?:(?:which|who)\s+)?(?:used\s+to\s+be|(?:is|was|are|were)\s+(?:once|formerly|previously|the\s+former)|"
     r"(?:is|was|are|were)\s+(?:(?:often|commonly|frequently|sometimes)\s+)?(?:mistaken\s+for|confused\s+with|mistakenly|wrongly)|"
     r"(?:is|was|are|were)\s+(?:often|commonly|frequently|sometimes)\s+(?:mistakenly\s+)?(?:thought|believed|assumed|called|known\s+as)|"
-    r"(?:(?:was|were|served|had\s+been)\b[^.!?;,\n]{0,40}\s)?until)\b",
+    r"(?:would|could|might)\s+(?:only\s+)?be\b[^.!?\n]{0,40}\sif|(?:(?:was|were|served|had\s+been)\b[^.!?;,\n]{0,40}\s)?until)\b",
     re.IGNORECASE,
 )
 # "Claim: the capital is Sydney", "the capital (which many take to be Sydney)"
 _LABELLED = re.compile(r"\b(?:claim|myth|misconception)\s*:[^.!?;\n]*$", re.IGNORECASE)
 _IN_BRACKETS, _BRACKET_ENDS = re.compile(r"\w[ \t]\((?=\w+\s)[^()\n]*$"), re.compile(r"[^()\n]{0,80}\)")
+# "Change Rome to Paris in your notes"
+_REPLACES = re.compile(
+    r"\b(?:change|correct|replace|update|swap|edit|amend|fix)\s+(?:the\s+)?[\"'*_(\u201c\u2018]*$", re.IGNORECASE
+)
+_REPLACED = re.compile(r"[\"'*_)\u201d\u2019]*\s+(?:to|by|with|into)\s")
 # "Until 1960 it was Rio de Janeiro", "The old capital was Rio de Janeiro"
 _FORMER = re.compile(
     r"\b(?:until|(?:the|its|their)\s+(?:old|former|previous|earlier)\s+\w+\s+(?:is|was|were))\b[^.!?;,\n]*$",
@@ -277,6 +282,8 @@ def is_denied(text: str, match: re.Match[str]) -> bool:
 def _is_beside(text: str, match: re.Match[str], before: str) -> bool:
     """Returns whether a mention is another name, a place, or what is only taken for the answer, or was it."""
     if any(pattern.search(before) for pattern in (_BESIDE, _FORMER, _MOVED_FROM, _LABELLED)):
+        return True
+    if _REPLACES.search(before) and _REPLACED.match(text, match.end(1)):
         return True
     if _TAKEN_FOR.match(text, match.end(1)) or (
         _IN_BRACKETS.search(before) and _BRACKET_ENDS.match(text, match.end(1))
