@@ -38,7 +38,7 @@ _CLAUSE_END = re.compile(
 _PART_END = re.compile(
     r"(?P<aside>,\s+(?:however|though|in\s+fact|of\s+course|actually|instead|indeed),\s|,\s[^.!?;,:\n]{1,40},\s+(?=(?:is|was|are|were|has|have)\b))|"
     r"[.!?;,]\s|\n|\b(?:but|while|whereas|although|though|that|which|who|whose|where|because|than)\b|"
-    r"\band\s+(?=(?:(?:the|an?|in)\s+)?(?:[\w'-]+\s+){1,4}?(?:is|are|was|were|has|have|had|can|[a-z]{2,}ed)\b)"
+    r"\band\s+(?=(?:(?:the|an?|in)\s+)?(?:[\w'-]+\s+){0,4}?(?:is|are|was|were|has|have|had|can|[a-z]{2,}ed)\b)"
 )
 
 # What comes later in a sentence with such a word may be the answer, too: "Cows make milk, while bees make honey".
@@ -54,7 +54,11 @@ _CONCESSION = re.compile(
 )
 
 # What is said of something, and not what it is: "a spice made from the fruit of a plant"
-_MODIFIES = re.compile(r"\b(?:of|in|on|over|from|with|near|at|for|to|by|no)\s+(?:\w+\s+){0,3}$", re.IGNORECASE)
+_MODIFIES_NUMBER = re.compile(r"\b(?:of|on|over|with|for|by|no|after|before)\s+(?:[^\W\d]+\s+){0,3}$", re.IGNORECASE)
+_AFTER = re.compile(r"\b(?:after|before)\s+(?:the\s+)?$", re.IGNORECASE)
+_MODIFIES = re.compile(
+    r"\b(?:of|in|on|over|from|with|near|at|for|to|by|no)\s+(?:(?!(?:and|or|but)\b)\w+\s+){0,3}$", re.IGNORECASE
+)
 
 _VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|can)\b")
 _WHO = re.compile(r"\W*who\s+(?!(?:is|was|are|were)\b)(\w+)", re.IGNORECASE)
@@ -85,7 +89,7 @@ _PRONOUN = re.compile(r"\b(?:it|this|that|he|she|they|there|i|which|who)\s*$", r
 _SAYS_ANSWER = re.compile(
     r"(?<!would be )(?<!could be )(?<!might be )\b(?:(?:the|my)\s+answer|(?:right|correct|true|actual|final)\s+(?:answer|one))\b"
     r"(?!\s+(?:(?-i:[A-Z])|if\b|to\s+(?:an?\s+)?(?:other|another|different)\b))|"
-    r"(?<!tempting )(?<!obvious )(?<!intuitive )(?<!common )(?<!popular )(?<!usual )(?<!typical )(?<!first )"
+    r"(?<!wrong )(?<!incorrect )(?<!tempting )(?<!obvious )(?<!intuitive )(?<!common )(?<!popular )(?<!usual )(?<!typical )(?<!first )"
     r"\banswer(?:\s+(?:to(?!\s+(?:an?\s+)?(?:other|another|different)\b)|of)\b[^.!?\n]{0,80})?(?:\s+(?:is|was)\b|['\u2019]s\b|\s*[:=])|"
     r"\bthe\s+(?:truth|reality|fact)\s+is\b|"
     r"(?<!you )(?<!that )\b(?:is|was|sounds)\s+(?:\w+ly\s+|indeed\s+)?(?:right|correct|true)\b|\bmakes?\s+more\s+sense\b|"
@@ -101,7 +105,7 @@ _SINCE = re.compile(r"\b(?:since|until)\s+\d.*", re.DOTALL)
 _ADJECTIVE = re.compile(
     r"\b[A-Z]\w+\s+(?!(?:of|in|on|at|to|for|from|by|and|or|with)\b)(?=[a-z])"
 )  # "the French capital"
-_RIGHT = frozenset(["righ", "corr", "word", "term", "name", "one"])
+_RIGHT = frozenset(["righ", "corr", "word", "term", "nam", "on"])
 _IN = re.compile(r"\bin\s+(?:the\s+(?:[\w.]+\s+){1,3}of\s+)?(?:the\s+)?$")  # "is located in the state of Texas"
 # "The capital of Peru is Lima", "The past tense of 'walking' is": what a sentence states something of, and what it states
 _OF = r"\b(?:of|for)\s+(?:the\s+)?(?:[a-z]+\s+of\s+)?[\"'(\u201c\u2018]*"
@@ -117,7 +121,12 @@ _IT_IS = re.compile(
 )
 _BUT = re.compile(r"\b(?:but|while|whereas)\s+(?:the\s+)?\W*$", re.IGNORECASE)
 _IS_ALONE = re.compile(r"\W*\s(?:is|was|are|were|has|have|can|does|did)\s*(?:[.!]|$)")
-_PRONOUN_FIRST = re.compile(r"\W*(?:it|this|that|he|she|they)\b", re.IGNORECASE)
+_VERB_FIRST = re.compile(
+    r"(?:[a-z]{2,}ed|is|are|was|were|has|have|had)\b"
+)  # "was born in 1756 | and passed away in 1791"
+_PRONOUN_FIRST = re.compile(
+    r"\W*(?:(?:and|but|so)\s+)?(?:in\s+\d+,?\s+)?(?:it|this|that|he|she|they)\b", re.IGNORECASE
+)
 # "Sydney is the largest city, but it is not the capital": a subject, and what the next clause denies of it
 _SUBJECT = re.compile(r"[\"'*_)\u201d\u2019]*\s+(?:is|was|may|might|has)\b(?!.*\b(?:is|was|are|were)\b)")
 _DENIES = re.compile(
@@ -174,7 +183,8 @@ class Clause(NamedTuple):
 class Part(NamedTuple):
     """
     A part of a reply: where it starts, which words of the question it has, and how much these weigh. What comes later in a
-    sentence with "while" or "although" is a contrast, or a concession. A relative clause describes what is before it.
+    sentence with "while" or "although" is a contrast, or a concession. A relative clause describes what is before it. A
+    pronoun or a verb at the beginning says something of what is before it.
     """
 
     start: int
@@ -183,6 +193,7 @@ class Part(NamedTuple):
     is_contrast: bool = False
     is_concession: bool = False
     is_relative: bool = False
+    is_pronoun: bool = False
 
 
 class Clauses:
@@ -278,7 +289,8 @@ class Clauses:
         weight = len(words) + 0.5 * (not words.isdisjoint(self.kinds))
         if not self.asks_less and _LESS.search(text):
             words, weight = frozenset(), 0
-        return Part(start, words, weight, is_contrast is True, is_contrast is False, is_relative)
+        is_pronoun = bool(_PRONOUN_FIRST.match(text) or _VERB_FIRST.match(text))
+        return Part(start, words, weight, is_contrast is True, is_contrast is False, is_relative, is_pronoun)
 
     def is_elsewhere(self, start: int, mention: str = "") -> bool:
         """
@@ -406,15 +418,19 @@ class Clauses:
             return True  # "It is Paris, while Lyon is a city in France"
         if is_later and part.words >= self.asked:
             return True
+        before = self.text[max(match.start(1) - _BETWEEN, 0) : match.start(1)]
+        modifies = _MODIFIES if not match[1][-1].isdigit() else _MODIFIES_NUMBER
+        is_modifier = bool(modifies.search(before) or (part == first and _AFTER.search(before)))
+        if part.is_pronoun and not is_modifier and part.start > first.start and not first.words >= self.topic:
+            return True  # "Mozart was born in 1756. He fell ill in 1791."
         is_of_kind = bool(first.words & self.kinds) > bool(part.words & self.kinds)
         if not (first.words >= self.asked or part.words <= first.words or is_of_kind):
             return True  # "Water boils at 100 degrees, but it freezes at 0"
-        before = self.text[max(match.start(1) - _BETWEEN, 0) : match.start(1)]
         is_elliptic = _BUT.search(before) and _IS_ALONE.match(self.text, match.end(1))
         if part.start > first.start and (is_elliptic or _IT_IS.search(before)):
             return True  # "Rome as the capital of France? A myth. It is Paris.", "Many think so, but Paris is."
         # "Plants take in carbon dioxide and give off oxygen", but not "a spice made from the fruit of a plant"
-        return part.weight == first.weight and not part.is_relative and not _MODIFIES.search(before)
+        return part.weight == first.weight and not part.is_relative and not is_modifier
 
 
 def _are_together(text: str, first: re.Match[str], second: re.Match[str]) -> bool:
@@ -434,4 +450,5 @@ def stems(text: str) -> frozenset[str]:
 
 
 def _stem(word: str) -> str:
-    return word.removesuffix("ed")[:_STEM] if len(word) > _STEM else word.rstrip("s") or word  # "ended" and "end"
+    """Returns what "ended" and "end", "died" and "die" share."""
+    return word.removesuffix("ed").rstrip("s").removesuffix("e")[:_STEM] or word

@@ -66,6 +66,7 @@ _COMPARISON = re.compile(
 )
 _CLAUSE = re.compile(r"[^.!?;,\n]+")
 
+LEAST_QUOTE = 20  # characters of a prompt that a reply repeats, and does not only happen to have
 _QUOTED_LINE = re.compile(r"^[ \t]*>(.*)$", re.MULTILINE)
 
 # "Which of these is not a mammal?", but not "Which ocean is large and does not touch Europe?"
@@ -198,8 +199,10 @@ def _refuses(row: Mapping[str, Any], said: str) -> bool | None:
 
 
 def _without_quotes(row: Mapping[str, Any], said: str) -> str:
-    """Returns a reply without the lines that quote the prompt, as in Markdown: "> I think it is Sydney."""
-    asked = last_text(row.get("perturbed_prompt") or row["clean_prompt"])
+    """Returns a reply without the prompt, where it repeats it, and lines of it that are quoted as in Markdown: "> I think it is Sydney."""
+    asked = last_text(row.get("perturbed_prompt") or row["clean_prompt"]).strip()
+    rest = said.replace(asked, "") if len(asked) > LEAST_QUOTE else said
+    said = rest if rest.strip() else said
     return _QUOTED_LINE.sub(lambda line: "" if line[1].strip() in asked else line[0], said)
 
 

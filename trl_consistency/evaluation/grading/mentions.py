@@ -25,7 +25,7 @@ _REST_OF_CLAUSE = rf"(?:(?!\b(?:but|because|though|although|yet|since)\b|{_DASH}
 _DENIED = re.compile(
     r"(?:\b(?:not(?!\s+(?:only|just|merely|surprising)\b)|never|neither|nor|rather than|instead of|(?<!none )other than|unlike|(?:unlike|contrary to)\s[^.!?;:,\n]{1,60},\s+(?:which|who|that)|"
     r"disagree(?: with)?|(?:mistaken|wrong|incorrect|mistake|error) (?:about|that|to (?:say|state|claim|answer)|(?:in|by|of) (?:say|stat|claim|answer)ing|when I said)|"
-    r"(?:sorry|apologi[sz]e|apologies) for (?:say|stat|claim|answer)ing|(?:I|we) (?:\w+ )?doubt|hardly(?! surprising)|no way|anything but|(?<!one )(?<!none )(?<!nothing )except(?: for)?|mistakenly|wrongly|incorrectly|(?:misconception|myth|mistake|error)(?:(?: is)? that|(?=:))|(?:false|untrue) that)\b|"
+    r"(?:sorry|apologi[sz]e|apologies) for (?:say|stat|claim|answer)ing|(?:I|we) (?:\w+ )?doubt|hardly(?! surprising)|no way|anything but|(?<!one )(?<!none )(?<!nothing )except(?: for)?|mistakenly|wrongly|incorrectly|(?:misconception|myth|mistake|error)(?:(?: is)? that|(?=:))|(?:false|untrue) that|(?:wrong|incorrect|false) (?:answer|choice|guess) (?:is|was|would be))\b|"
     r"n['\u2019]t\b)" + _REST_OF_CLAUSE,
     re.IGNORECASE,
 )
@@ -57,7 +57,7 @@ _CONTRADICTED = re.compile(r"[\"'*_)\u201d\u2019]*,?\s+(?:but|however|though|yet
 # The user's or others' words: "you said the capital is Rome".
 _QUOTED = re.compile(
     rf"\b(?:you(?:['\u2019]ve| have| may(?: have)?| might(?: have)?)? (?:say|think|expect|(?:be )?thinking of|thought|suggest|mentioned|believed?|claim|guess(?:ed)?|proposed?|wrote)|"
-    rf"(?:some|many|most|people|others|they)(?: people)? (?:(?:often|commonly|frequently|mistakenly|might|would) )?(?:say|think|believe|claim|assume|guess)|used to (?:say|think|believe)|said|says|thinks|believes|told (?:you|me)|claims|claimed|claim that|suggests|suggested|"
+    rf"(?:some|many|most|people|others|they)(?: people)? (?:(?:often|commonly|frequently|mistakenly|might|would) )?(?:say|think|believe|claim|assume|guess)|used to (?:say|think|believe)|(?:was|is|been) (?:long|once|widely|often|commonly|generally|previously) (?:believed|thought|assumed|held)|said|says|thinks|believes|told (?:you|me)|claims|claimed|claim that|suggests|suggested|"
     rf"answered|your (?:[\w'\u2019]+ )?(?:answer|guess|choice) (?:is|was))\b{_REST_OF_CLAUSE}|"
     r"(?:[\u60a8\u4f60]|\u4eba|\u4eba\u4eec)[^\u3002\uff01\uff1f\uff1b\uff0c,\n\u5f97]{0,6}(?:\u8ba4\u4e3a|\u8a8d\u70ba|\u4ee5\u4e3a|\u4ee5\u70ba|\u63d0\u5230)[^\u3002\uff01\uff1f\uff1b\uff0c,\n]*$",
     re.IGNORECASE,
@@ -128,7 +128,7 @@ _ASKED_AFTER = re.compile(r"[^.!?\n]*\?")
 _BESIDE = re.compile(
     r"\b(?:(?:also|formerly|previously|sometimes|otherwise)\s+(?:known|called|named|referred to|nicknamed)(?:\s+as)?|a\.?k\.?a\.?|"
     r"near|next to|close to|adjacent to|similar to|related to|differ(?:s|ent) from|confus(?:ed?|es|ing)(?: it| this| that)? with|compared (?:to|with)|opposed to|"
-    r"after|before|(?<!was )(?<!were )(?:moved|emigrated|fled) to|(?:north|south|east|west)(?:ern)? of)\s+(?:the\s+|an?\s+)?[\"'*_(\u201c\u2018]*$|"
+    r"regarding|concerning|as for|confusing|(?<!was )(?<!were )(?:moved|emigrated|fled) to|(?:north|south|east|west)(?:ern)? of)\s+(?:the\s+|an?\s+)?[\"'*_(\u201c\u2018]*$|"
     r"\b(?:border(?:s|ed by|ing)|between|followed by)\b[^.!?;\n]*$",
     re.IGNORECASE,
 )
@@ -143,6 +143,10 @@ _TAKEN_FOR = re.compile(
 # "Claim: the capital is Sydney", "the capital (which many take to be Sydney)"
 _LABELLED = re.compile(r"\b(?:claim|myth|misconception)\s*:[^.!?;\n]*$", re.IGNORECASE)
 _IN_BRACKETS, _BRACKET_ENDS = re.compile(r"\w[ \t]\((?=\w+\s)[^()\n]*$"), re.compile(r"[^()\n]{0,80}\)")
+# "After summer comes autumn"
+_AFTER = re.compile(r"(?:^|[.!?\n]\s*)(?:after|before)\s+(?:the\s+)?$", re.IGNORECASE)
+# "If it had 8 sides, it would be an octagon"
+_SUPPOSED = re.compile(r"\bif\b[^.!?;,\n]*$", re.IGNORECASE)
 # "Change Rome to Paris in your notes"
 _REPLACES = re.compile(
     r"\b(?:change|correct|replace|update|swap|edit|amend|fix)\s+(?:the\s+)?[\"'*_(\u201c\u2018]*$", re.IGNORECASE
@@ -173,7 +177,7 @@ _OPERATOR_BEFORE = re.compile(
     rf"(?:\d\s*(?:%\s*)?{_OPERATOR}|{_CALCULATION}(?:\s+\d[\d.,]{{0,20}}\s+(?:by|and|to|from|with))?)\s*$",
     re.IGNORECASE,
 )
-_OPERATOR_AFTER = re.compile(rf"\s*(?:%\s*)?(?:-|{_OPERATOR})\s*\d", re.IGNORECASE)
+_OPERATOR_AFTER = re.compile(rf"\s*(?:%\s*)?(?:-|{_OPERATOR})\s*\d|(?:\s*%|(?<=%))\s+of\s+\d", re.IGNORECASE)
 _MINUS_BEFORE, _EQUALS_AFTER = re.compile(r"\d\s*(?:%\s*)?[-\u2212\u2013]\s*$"), re.compile(r"\s*=")
 # "42 is a number that is often confused with 10" gives no result.
 _NUMBER_DESCRIBED = re.compile(
@@ -281,7 +285,7 @@ def is_denied(text: str, match: re.Match[str]) -> bool:
 
 def _is_beside(text: str, match: re.Match[str], before: str) -> bool:
     """Returns whether a mention is another name, a place, or what is only taken for the answer, or was it."""
-    if any(pattern.search(before) for pattern in (_BESIDE, _FORMER, _MOVED_FROM, _LABELLED)):
+    if any(pattern.search(before) for pattern in (_BESIDE, _FORMER, _MOVED_FROM, _LABELLED, _SUPPOSED, _AFTER)):
         return True
     if _REPLACES.search(before) and _REPLACED.match(text, match.end(1)):
         return True

@@ -1,6 +1,7 @@
 """Finds the answers that a text gives."""
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from itertools import permutations
@@ -44,6 +45,10 @@ _CLAUSE_END = re.compile(r"[\"'*_)\u201d\u2019]*(?:[.,;!]|\s*$)")
 _LIST = re.compile(r",?\s+(?:and|&)\s+|,\s+")
 _BETWEEN_ITEMS = r"(?:,?\s+(?:and|&)\s+|,\s+)"
 MOST_ITEMS = 4
+_ASKS_FOR_ORDER = re.compile(
+    r"\b(?:order(?:ed)?|sort(?:ed)?|sequence|rank(?:ed)?|arrange|ascending|descending|first\s+to\s+last|from\s+(?:left|top|small\w*|old\w*|larg\w*)\b)",
+    re.IGNORECASE,
+)
 
 _LETTER = re.compile(r"[^\W\d_]")
 
@@ -158,7 +163,9 @@ def _named(
     by_length = sorted(candidates, key=lambda candidate: (-len(candidate), candidate))
     words = {candidate: _words(read(candidate)) for candidate in by_length}
     text = _joined(read(text), {of.lower() for of in words.values()})
-    patterns = {candidate: _pattern(words[candidate]) for candidate in by_length}
+    lists = Counter(_sorted_items(of) for of in words.values())
+    in_order = _ASKS_FOR_ORDER.search(question) is not None
+    patterns = {of: _pattern(words[of], in_order or lists[_sorted_items(words[of])] > 1) for of in by_length}
     if not patterns:
         return []
     clauses, pattern = Clauses(text, read(question)), _whole(f"({'|'.join(patterns.values())})", text)
@@ -225,21 +232,26 @@ def _joined(text: str, names: Collection[str]) -> str:
     return _HYPHENATED.sub(join, text)
 
 
-def _pattern(words: str) -> str:
+def _pattern(words: str, in_order: bool = False) -> str:
     """
-    Returns a regular expression of an answer's words. The items of a list may stand in another order, with a comma before "and" or
-    without one.
+    Returns a regular expression of an answer's words. The items of a list may stand in another order, unless it must be `in_order`, with
+    a comma before "and" or without one.
     """
     items = _items(words)
     if not 1 < len(items) <= MOST_ITEMS:
         return _pattern_of_item(words)
-    lists = (_BETWEEN_ITEMS.join(map(_pattern_of_item, of)) for of in permutations(items))
+    orders = [items] if in_order else permutations(items)
+    lists = (_BETWEEN_ITEMS.join(map(_pattern_of_item, of)) for of in orders)
     return f"(?:{'|'.join(lists)})"
 
 
 def _items(words: str) -> list[str]:
     """Returns the items of an answer that is a list: "blue, white and red"."""
     return _LIST.split(words) if " and " in words or " & " in words or words.count(",") > 1 else [words]
+
+
+def _sorted_items(words: str) -> tuple[str, ...]:
+    return tuple(sorted(_items(words.lower())))
 
 
 def _pattern_of_item(words: str) -> str:

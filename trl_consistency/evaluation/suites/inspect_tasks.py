@@ -31,7 +31,7 @@ from ..row_kinds import read_aliases
 
 
 # Incremented when scores are no longer comparable with earlier ones.
-PAIRS_VERSION = 7
+PAIRS_VERSION = 8
 
 MESSAGES: dict[str, Callable[..., ChatMessage]] = {
     "system": ChatMessageSystem,
@@ -77,6 +77,7 @@ def pairs(file: str) -> Task:
             metadata={
                 "clean_prompt": row["clean_prompt"],
                 "perturbed_prompt": row["perturbed_prompt"],
+                "perturbation": row.get("perturbation") or "",
                 "answer": row.get("answer") or "",
                 "aliases": read_aliases(row),
                 "biased_answer": row.get("biased_answer") or "",
