@@ -695,15 +695,15 @@ def test_two_numbers_or_places_in_a_row(question, answer, suggested, text, outco
         (
             "What are its colors, from left to right?",
             "red, white, blue",
-            "blue and white",
+            "blue, red, white",
             "Red, white and blue.",
             "right",
         ),
         (
             "What are its colors, from left to right?",
             "red, white, blue",
-            "blue and white",
-            "Blue, white, red.",
+            "blue, red, white",
+            "White, blue, red.",
             "other",
         ),
         ("What are the stages?", "egg, larva, adult", "larva, egg, adult", "Larva, egg, and adult.", "suggested"),
