@@ -61,7 +61,7 @@ _CALCULATED_WITH = re.compile(r"\s*(?:%\s*)?(?:[-+*/x\u00d7\u00f7=]|times|plus|m
 # "Which is longer, the Nile or the Amazon?", and what says something else of one of them: "The Amazon is shorter than the Nile"
 _COMPARES = re.compile(r"\b(?:\w{2,}er|more|less)\b[^?]*\bor\b", re.IGNORECASE)
 _COMPARISON = re.compile(
-    r"\b(?:(more|less)(?:\s+(\w+))?|(?!(?:rather|other)\b)(\w{2,}er))(?:\s+from\s+[^.!?;,\n]{1,30})?\s+than\b",
+    r"\b(?:(more|less)(?:\s+(\w+))?|(?!(?:rather|other)\b)(\w{2,}er))(?:\s+from\s+[^.!?;,\n]{1,30})?\s+(?:than|one|of\s+(?:the\s+)?(?:two|them))\b",
     re.IGNORECASE,
 )
 _CLAUSE = re.compile(r"[^.!?;,\n]+")

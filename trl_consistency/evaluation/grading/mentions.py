@@ -31,7 +31,7 @@ _DENIED = re.compile(
 )
 _WRONG = r"(?:(?:an?|the|also|actually|indeed|common)\s+)*(?:wrong|incorrect|false|mistaken|(?:mistake|misconception|myth|error)\b)"
 _DENIED_AFTER = re.compile(
-    rf"[\"'*_)\u201d\u2019]*(?:,\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\s+(?:(?:is|was|are)(?:n['\u2019]t|\s+(?:not|never|{_WRONG}))|can(?:not|['\u2019]t)\s+be|"
+    rf"[\"'*_)\u201d\u2019]*(?:,\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\s+(?:(?:is|was|are)(?:n['\u2019]t|\s+(?:not|never|by\s+no\s+means|nowhere\s+near|far\s+from|{_WRONG}))|can(?:not|['\u2019]t)\s+be|"
     rf"would\s+be\s+{_WRONG}|(?:is|was)\s+(?:excluded|ruled\s+out)|did(?:n['\u2019]t|\s+not(?!\s+(?:only|just)\b)))|,?\s+which\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\?\s+(?:no|I\s+(?:doubt|do(?:n['\u2019]t|\s+not)\s+think)))\b",
     re.IGNORECASE,
 )
