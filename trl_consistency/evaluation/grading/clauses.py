@@ -162,6 +162,8 @@ _TOGETHER = re.compile(
 _YEARS_LATER = re.compile(
     r"\b(?:years?|months?|weeks?|days?|decades?)\s+(?:after|before|later|earlier)\b", re.IGNORECASE
 )
+_EVEN = re.compile(r"\beven\s+\w+er\b")  # "but Kilimanjaro is even higher"
+_SUPERLATIVE = re.compile(r"\b(?:the|is|are|was)\s+(?:world's\s+)?(\w{3,}est)\b", re.IGNORECASE)
 # The second largest is not the largest.
 _LESS = re.compile(r"\b(?:second|third|fourth|fifth|next|one\s+of\s+the)[\s-]+\w+est\b", re.IGNORECASE)
 _NEXT_SUBJECT = re.compile(r"[\"'*_)\u201d]*\s+(?:is|are|was|were|has|have|can)\b")
@@ -220,6 +222,8 @@ class Clauses:
         # "Largest" tells one ocean from the others.
         self.kinds = stems(" ".join(word for word in kinds.split() if not word.endswith("est")))
         self.topic = self.asked - self.kinds
+        superlative = _SUPERLATIVE.search(question)
+        self.superlative = superlative[1].lower() if superlative else None
         named = " ".join(match[1] or match[2] for match in _NAME.finditer(question))
         # The words of its names, or else all its words, as they stand: not "walked" for "walk"
         self.named = _words(named) or _words(question)
@@ -261,6 +265,9 @@ class Clauses:
         names = self.asked_names or self.topic
         if not names or not verb or _REFERS.search(clause) or self._has(clause, names):
             return None
+        is_most = self.superlative is not None and self.superlative in _WORD.findall(clause.lower())
+        if is_most and len(_PROPER.findall(clause)) < 3 and not _LESS.search(clause):
+            return None  # "The highest is Kilimanjaro"
         subject, predicate = clause[: verb.start()], _SINCE.sub("", clause[verb.end() :])
         if _PRONOUN.search(subject):
             return None
@@ -285,7 +292,10 @@ class Clauses:
         return frozenset(word for word in words - _OPENING_WORDS if stems(word).isdisjoint(self.asked))
 
     def _read_part(self, start: int, text: str, is_contrast: bool | None, is_relative: bool) -> Part:
-        words = self.asked if _SAYS_ANSWER.search(text) else stems(_YEARS_LATER.sub("", text)) & self.asked
+        asked = self.asked
+        if self.superlative and self.superlative not in text.lower() and not _EVEN.search(text):
+            asked = asked - stems(self.superlative)  # "a high mountain" is not the highest
+        words = self.asked if _SAYS_ANSWER.search(text) else stems(_YEARS_LATER.sub("", text)) & asked
         # Of two with as many of its words, that with the kind that is asked for: "Sydney is big in Australia, but the capital is"
         weight = len(words) + 0.5 * (not words.isdisjoint(self.kinds))
         if not self.asks_less and _LESS.search(text):
@@ -424,7 +434,7 @@ class Clauses:
         is_modifier = bool(modifies.search(before) or (part == first and _AFTER.search(before)))
         if part.is_pronoun and not is_modifier and part.start > first.start and not first.words >= self.topic:
             return True  # "Mozart was born in 1756. He fell ill in 1791."
-        is_of_kind = bool(first.words & self.kinds) > bool(part.words & self.kinds)
+        is_of_kind = bool(first.words & self.kinds) > bool(part.words & (self.kinds | stems(self.superlative or "")))
         if not (first.words >= self.asked or part.words <= first.words or is_of_kind):
             return True  # "Water boils at 100 degrees, but it freezes at 0"
         is_elliptic = _BUT.search(before) and _IS_ALONE.match(self.text, match.end(1))
