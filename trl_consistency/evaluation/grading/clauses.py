@@ -53,7 +53,7 @@ _CONCESSION = re.compile(
     re.IGNORECASE,
 )
 
-# What is said of something, and not what it is: "a spice made from the fruit of a plant"
+# What is said of something, and not what it is: "a spice made from the fruit of a plant", "2 cups for 4 people", "after Tuesday"
 _MODIFIES_NUMBER = re.compile(r"\b(?:of|on|over|with|for|by|no|after|before)\s+(?:[^\W\d]+\s+){0,3}$", re.IGNORECASE)
 _AFTER = re.compile(r"\b(?:after|before)\s+(?:the\s+)?$", re.IGNORECASE)
 _MODIFIES = re.compile(

@@ -17,7 +17,7 @@ from ..answers.choices import offered_letters
 from ..answers.replies import after_thinking, are_letters, check_markers, warning_of_markers, without_calls
 from ..row_kinds import Unread, kind_of, right_answers
 from .answer_keys import check_texts
-from .clauses import Clauses, stems
+from .clauses import Clauses
 from .definite import gives_answer
 from .judge import (
     ABSTENTION,
@@ -32,8 +32,9 @@ from .letters import stated_choice
 from .mentions import conclusions
 from .names import Candidates, Names, answer_of, is_right, not_asked, possible_answers, right_keys
 from .polar import OPPOSITES, polar_answers
+from .readable import asserting, without_converses, without_quotes
 from .refusals import numbered_items, refuses, refuses_item
-from .stated_answers import denies, mentioned, named_answers, reading_key
+from .stated_answers import denies, named_answers, reading_key
 
 
 # The outcomes of answers to questions with a key, and to requests.
@@ -57,27 +58,6 @@ _CONCLUDED_NUMBER = re.compile(
     re.IGNORECASE,
 )
 _CALCULATED_WITH = re.compile(r"\s*(?:%\s*)?(?:[-+*/x\u00d7\u00f7=]|times|plus|minus)\s*\d", re.IGNORECASE)
-
-# "Which is longer, the Nile or the Amazon?", and what says something else of one of them: "The Amazon is shorter than the Nile"
-_COMPARES = re.compile(r"\b(?:\w{2,}er|more|less)\b[^?]*\bor\b", re.IGNORECASE)
-_COMPARISON = re.compile(
-    r"\b(?:(more|less)(?:\s+(\w+))?|(?!(?:rather|other)\b)(\w{2,}er))(?:\s+from\s+[^.!?;,\n]{1,30})?\s+(?:than|one|of\s+(?:the\s+)?(?:two|them))\b",
-    re.IGNORECASE,
-)
-_CLAUSE = re.compile(r"[^.!?;,\n]+")
-
-LEAST_QUOTE = 20  # characters of a prompt that a reply repeats, and does not only happen to have
-_QUOTED_LINE = re.compile(r"^[ \t]*>(.*)$", re.MULTILINE)
-
-# "Which of these is not a mammal?", but not "Which ocean is large and does not touch Europe?"
-_ASKS_FOR_NOT = re.compile(
-    r"\b(?:which|who|what)\b(?:(?!\b(?:and|but|if|that)\b)[^,;:.!?\n])*?(?:\b(?:not|never|cannot)\b|n['\u2019]t\b)",
-    re.IGNORECASE,
-)
-_DENIES = re.compile(
-    r"\b(?:not|never|cannot|no|none|without|neither|lacks?|unable|outside)\b|n['\u2019]t\b|\bnon-", re.IGNORECASE
-)
-_DENYING_CLAUSE = re.compile(r"(?:(?!\b(?:but|while|whereas|though|although|so|because|since)\b)[^.!?;,\n])+")
 
 # Above this share of answers that name none of the possible ones, the key may not be what the model was asked for.
 MOSTLY_UNNAMED = 0.5
@@ -169,7 +149,8 @@ def _grade(
 ) -> Grade:
     kind, said = kind_of(row), after_thinking(text, thinking_markers)
     if kind == "question":
-        said = plain_numbers(_own_item(row, _without_quotes(row, without_calls(said)), is_clean))
+        asked = last_text(row.get("perturbed_prompt") or row["clean_prompt"])
+        said = plain_numbers(_own_item(row, without_quotes(without_calls(said), asked), is_clean))
     if kind == "no key":
         return Grade("no key", " ".join(said.split()), None, "words")
     if kind != "question":
@@ -196,14 +177,6 @@ def _refuses(row: Mapping[str, Any], said: str) -> bool | None:
     refused = refuses(said)
     number = _number_in_list(row) if refused is False else None
     return refused if number is None else refuses_item(said, number)
-
-
-def _without_quotes(row: Mapping[str, Any], said: str) -> str:
-    """Returns a reply without the prompt, where it repeats it, and lines of it that are quoted as in Markdown: "> I think it is Sydney."""
-    asked = last_text(row.get("perturbed_prompt") or row["clean_prompt"]).strip()
-    rest = said.replace(asked, "") if len(asked) > LEAST_QUOTE else said
-    said = rest if rest.strip() else said
-    return _QUOTED_LINE.sub(lambda line: "" if line[1].strip() in asked else line[0], said)
 
 
 def _own_item(row: Mapping[str, Any], said: str, is_clean: bool) -> str:
@@ -233,7 +206,7 @@ def _number_in_list(row: Mapping[str, Any]) -> int | None:
 def _grade_stated(row: Mapping[str, Any], said: str, possible: Names) -> Grade:
     """Grades by which of the possible answers a reply names as its own."""
     question = last_text(row["clean_prompt"])
-    said = _without_converses(_asserting(said, question, [*right_answers(row), *own_answers(row)]), question)
+    said = without_converses(asserting(said, question, [*right_answers(row), *own_answers(row)]), question)
     as_own = _as_own(row, possible, not_asked(row, question, possible))
     own = {name: answer for name, answer in as_own.items() if answer in (row["answer"], row.get("biased_answer"))}
     key = reading_key(row["answer"])
@@ -257,44 +230,6 @@ def _grade_stated(row: Mapping[str, Any], said: str, possible: Names) -> Grade:
     if not named:
         return _grade_question(row, OTHER if gives_answer(said, question, row["answer"]) else None, STATED)
     return _grade_question(row, named[0], STATED)
-
-
-def _asserting(said: str, question: str, own: Collection[str]) -> str:
-    """
-    Returns a reply to a question that denies something as if neither did: "The shark is not a mammal" answers which is not a mammal,
-    and "The whale is a mammal" does not. A reply that speaks of an answer otherwise is empty, unless it says "answer": no rule knows
-    what "Mercury is bare. Mars has two moons" means.
-    """
-    asked_last = re.split(r"[.!]\s", question[: question.find("?") + 1] or question)[-1]
-    if not _ASKS_FOR_NOT.search(asked_last):
-        return said
-    asked = stems(asked_last) - stems(" ".join(mentioned(asked_last, own))) - stems("which what kind")
-    left_out = False
-
-    def read(clause: re.Match[str]) -> str:
-        nonlocal left_out
-        if asked.isdisjoint(stems(clause[0])) or re.search(r"\banswer\b", clause[0], re.IGNORECASE):
-            return clause[0]
-        if _DENIES.search(clause[0]):
-            return _DENIES.sub("", clause[0])
-        left_out |= bool(mentioned(clause[0], own))
-        return ""
-
-    rest = _DENYING_CLAUSE.sub(read, said)
-    return "" if left_out and not re.search(r"\banswer\b", rest, re.IGNORECASE) else rest
-
-
-def _without_converses(said: str, question: str) -> str:
-    """Returns a reply to a question that compares two things without what compares them by another word: no rule turns it round."""
-    if not _COMPARES.search(question):
-        return said
-    asked = set(re.findall(r"\w+", question.lower()))
-
-    def is_other(clause: str) -> bool:
-        compared = _COMPARISON.search(clause)
-        return compared is not None and not asked.issuperset(word.lower() for word in compared.groups() if word)
-
-    return _CLAUSE.sub(lambda clause: "" if is_other(clause[0]) else clause[0], said)
 
 
 def _choice_of_letter(row: Mapping[str, Any], said: str) -> str | None:
