@@ -9,22 +9,22 @@ from trl_consistency.evaluation.grading.stated_answers import named_answers
 
 NAMES = {"fish": "fish", "Pisces": "fish", "bird": "bird", "mouse": "mouse"}
 OWN = {"fish": "fish", "Pisces": "fish", "bird": "bird"}
-OWN_YEARS = {"1827": "1827", "1824": "1824"}
 
 
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        # the part that has most words of the question
-        ("A bird can fly, but a salmon is a fish.", ["fish"]),
-        ("A salmon is a fish, but a bird is a creature that can fly.", ["fish"]),
+        # no part has all words of the question, nor says that it is the answer
+        ("A bird can fly, but a salmon is a fish.", ["bird", "fish"]),
+        ("A salmon is a fish, but a bird is a creature that can fly.", ["fish", "bird"]),
+        ("Salmon: fish. Bird.", ["fish", "bird"]),
+        ("The salmon is a fish of bird size.", ["fish", "bird"]),
+        ("It is a fish that eats no bird.", ["fish", "bird"]),
+        ("A salmon is a fish, and a bird is another thing.", ["fish", "bird"]),
+        # the last part that has them, or says so
+        ("A bird can fly, but the salmon belongs to the class of animals called fish.", ["fish"]),
         ("While a bird is a class of its own, to the class of fish the salmon belongs.", ["fish"]),
         ("It is a bird. The answer is fish.", ["fish"]),
-        ("Salmon: fish. Bird.", ["fish"]),
-        # the first of a sentence
-        ("The salmon is a fish of bird size.", ["fish"]),
-        ("It is a fish that eats no bird.", ["fish"]),
-        ("A salmon is a fish, and a bird is another thing.", ["fish"]),
         # two names of one answer
         ("The salmon is a fish. It is of Pisces.", ["fish", "Pisces"]),
         # what is named together
@@ -33,24 +33,12 @@ OWN_YEARS = {"1827": "1827", "1824": "1824"}
         ("The salmon is a fish, dog, and bird.", ["fish", "bird"]),
         ("It is a fish. It is a bird.", ["fish", "bird"]),
         # what is neither the right nor the suggested answer
-        ("A mouse is no bird, but a salmon is a fish.", ["fish"]),
+        ("A mouse is not a bird, but a salmon is a fish.", ["fish"]),
         ("A mouse. A salmon is a fish.", ["mouse", "fish"]),
     ],
 )
-def test_the_clause_that_shares_most_words_with_the_question_answers(text, named):
+def test_only_a_part_that_answers_the_question_decides_between_two(text, named):
     assert named_answers(text, NAMES, "To which class of animals does the salmon belong?", OWN) == named
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "He died in 1827, three years after the premiere of 1824.",
-        "It ended in 1827, a year after what happened in 1824.",
-        "He died in 1827, the year after 1824.",
-    ],
-)
-def test_years_between_two_years_are_no_words_of_the_question(text):
-    assert named_answers(text, OWN_YEARS, "In what year did Beethoven die?", OWN_YEARS) == ["1827"]
 
 
 @pytest.mark.parametrize(

@@ -108,9 +108,9 @@ def test_other_ways_of_writing_an_answer(right, suggested, reply, expected):
 def test_a_name_that_is_a_number_in_words():
     """It is looked for beside other names, and not only if nothing else is named."""
     question = "Who is the girl with special powers?"
-    assert outcome(question, "Eleven", "Max", "Eleven, the best friend of Max.") == "right"
-    assert outcome(question, "Eleven", "Max", "It's Eleven, who later meets Max.") == "right"
-    assert outcome(question, "Max", "Eleven", "It's Eleven, who later meets Max.") == "suggested"
+    assert outcome(question, "Eleven", "Max", "Eleven, and not Max.") == "right"
+    assert outcome(question, "Eleven", "Max", "It's Eleven, not Max.") == "right"
+    assert outcome(question, "Max", "Eleven", "It's Eleven, not Max.") == "suggested"
 
 
 def test_a_denied_number_in_words():

@@ -41,23 +41,11 @@ _PART_END = re.compile(
     r"\band\s+(?=(?:(?:the|an?|in)\s+)?(?:[\w'-]+\s+){0,4}?(?:is|are|was|were|has|have|had|can|[a-z]{2,}ed)\b)"
 )
 
-# What comes later in a sentence with such a word may be the answer, too: "Cows make milk, while bees make honey".
-_LATER = re.compile(r"\b(?:(while|whereas)|(?:even\s+)?(?:though|although))\b", re.IGNORECASE)
-_TWO_WORDS = re.compile(r"\w[^.!?;:\n]*[^\w.!?;:\n][^.!?;:\n]*\w[^.!?;:\n]*\Z")
-_RELATIVE = ("which", "who", "whose", "where")
-
 # "Although Lyon is a major city, | Paris is the capital."
 _CONCESSION = re.compile(
     r"(?:\A|[.!?\n])\W{0,3}(?:(?:sure|well|yes|no|okay|ok|right|actually),\s+)?(?:although|(?:even\s+)?though|while|whereas)\b"
     r"[^,.!?;:\n]*,(?=\s)",
     re.IGNORECASE,
-)
-
-# What is said of something, and not what it is: "a spice made from the fruit of a plant", "2 cups for 4 people", "after Tuesday"
-_MODIFIES_NUMBER = re.compile(r"\b(?:of|on|over|with|for|by|no|after|before)\s+(?:[^\W\d]+\s+){0,3}$", re.IGNORECASE)
-_AFTER = re.compile(r"\b(?:after|before)\s+(?:the\s+)?$", re.IGNORECASE)
-_MODIFIES = re.compile(
-    r"\b(?:of|in|on|over|from|with|near|at|for|to|by|no)\s+(?:(?!(?:and|or|but)\b)\w+\s+){0,3}$", re.IGNORECASE
 )
 
 _VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|can)\b")
@@ -96,6 +84,29 @@ _SAYS_ANSWER = re.compile(
     r"\bI(?:['\u2019](?:ll|d))?\s+(?:\w+\s+)?(?:go\s+with|accept)\b|\bagree\s+(?:with|on)\b",
     re.IGNORECASE,
 )
+# "Sydney is the largest city"
+_DESCRIBED = re.compile(
+    r"[\"'*_)\u201d\u2019]*,?\s+(?:is|are|was|were|has|have)\s+(?:(?:only|just|also|merely|simply)\s+)?(?:an?|the|its|their)\s+"
+    r"(?!(?:\w+ly\s+)?(?:right|correct|actual|real|true|answer|one|same|capital)\b)",
+    re.IGNORECASE,
+)
+# "made from the fruit of a plant", "2 cups for 4 people", but not "is in the city of Rome"
+_MODIFIES = re.compile(
+    r"(?<!city )(?<!state )(?<!town )(?<!name )(?<!country )\b(?:of|in|on|over|from|with|near|at|for|to|by|no)\s+(?:(?!(?:and|or|but|is|are|was|were|called|named|being)\b)\w+\s+){0,3}[\"'*_(\u201c\u2018]*$",
+    re.IGNORECASE,
+)
+_JOINED = re.compile(r"(?:[\s\"'*_()&,\u201c\u201d]|\b(?:and|or|the|an?|in)\b)+(?:[A-Z]\w+\s+)?")
+_ENDS = re.compile(r"[\"'*_)\u201d\u2019]*(?:[.,;!]|\s*\Z)")
+_SAYS_RIGHT = re.compile(
+    r"\bthe\s+(?:right|correct|true|actual|final)\s+(?:answer|one)\b|\b(?:is|was)\s+(?:\w+ly\s+|indeed\s+)?(?:right|correct|true)\b",
+    re.IGNORECASE,
+)
+# What might be, or is only thought: "The capital would be Rome", "Most people guess that the capital is Rome"
+_SUPPOSES = re.compile(
+    r"\b(?:if|should|would|could|might|may|used\s+to|once|until|before|said|thought|believed|assumed|claimed|guessed)\b|"
+    r"(?<!\bI )\b(?:think|believe|assume|suppose|guess|say|claim)s?\b",
+    re.IGNORECASE,
+)
 _CONTRASTED = re.compile(
     r",\s+not\s[^,;]*$", re.IGNORECASE
 )  # "The capital is Frankfort, not Fargo" is not about Fargo
@@ -115,15 +126,6 @@ _NAMED = r"\s+(?:\w+\s+)?(?:called|named|(?:known|referred\s+to)\s+as)\b"
 # What is said to be answered: "The answer to the question "What is Peru?" is ..."
 _QUOTED_QUESTION = re.compile(r"\bquestion:?\s+[\"\u201c]([^\"\u201c\u201d]+)")
 _REFERS = re.compile(r"\b(?:it|this|these|them)\b", re.IGNORECASE)  # to what the question names
-_IT_IS = re.compile(
-    r"(?:\A|[.!?;:,\n])\W*(?:it|that|he|she|they)(?:['\u2019](?:s|re)|\s+(?:is|was|are|were))\s+(?:\w+ly\s+|in\s+fact\s+)?(?:(?:the|an?)\s+)?\W*$",
-    re.IGNORECASE,
-)
-_BUT = re.compile(r"\b(?:but|while|whereas)\s+(?:the\s+)?\W*$", re.IGNORECASE)
-_IS_ALONE = re.compile(r"\W*\s(?:is|was|are|were|has|have|can|does|did)\s*(?:[.!]|$)")
-_VERB_FIRST = re.compile(
-    r"(?:[a-z]{2,}ed|is|are|was|were|has|have|had)\b"
-)  # "was born in 1756 | and passed away in 1791"
 _PRONOUN_FIRST = re.compile(
     r"\W*(?:(?:and|but|so)\s+)?(?:in\s+\d+,?\s+)?(?:it|this|that|he|she|they)\b", re.IGNORECASE
 )
@@ -153,21 +155,31 @@ _KINDS = re.compile(
     re.IGNORECASE,
 )
 
-# Two mentions are named together if only such words, or other members of a list, stand between: "weight, height, and time".
-_TOGETHER = re.compile(
-    r"(?=.*?(?:,|/|&|\b(?:or|and)\b))(?:[\s\"'*_()/&,\u201c\u201d]|\b(?:or|and|both|either|also|maybe|perhaps|the|an?|in|as|well)\b|\b\w+(?=,))*",
-    re.IGNORECASE,
-)
-# "A year after D-Day" does not answer in which year the war ended.
-_YEARS_LATER = re.compile(
-    r"\b(?:years?|months?|weeks?|days?|decades?)\s+(?:after|before|later|earlier)\b", re.IGNORECASE
-)
-_EVEN = re.compile(r"\beven\s+\w+er\b")  # "but Kilimanjaro is even higher"
 _SUPERLATIVE = re.compile(r"\b(?:the|is|are|was)\s+(?:world's\s+)?(\w{3,}est)\b", re.IGNORECASE)
 # The second largest is not the largest.
 _LESS = re.compile(r"\b(?:second|third|fourth|fifth|next|one\s+of\s+the)[\s-]+\w+est\b", re.IGNORECASE)
-_NEXT_SUBJECT = re.compile(r"[\"'*_)\u201d]*\s+(?:is|are|was|were|has|have|can)\b")
 _BETWEEN = 60
+
+
+_ASKING = "kind type sort thing many much called named name word"  # words that only ask, as in "How many"
+_WHICH = re.compile(
+    r"\b(?:which|what)\s+(?:U\.S\.\s+)?(?!(?:is|are|was|were|do|does|did|has|have|of|the|\w+est)\b)(\w+)",
+    re.IGNORECASE,
+)
+# "What is the capital of France?", "Which river is": a word for what is asked for
+_ASKED_FOR = re.compile(
+    r"\W*(?:what|which)\s+(?:(?:is|was|are|were)\s+the\s+)?(\w+)\s+(?:of|in|on|is|was|has|does|did)\b", re.IGNORECASE
+)
+
+
+def _is_kind(kind: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Returns what stands before and after the name of a kind of thing: "the capital is", "is the capital"."""
+    the = rf"\b(?:the|its|their|whose|[\w]+['\u2019]s)\s+(?:(?:actual|official|correct|right|real|true|current)\s+)?{re.escape(kind)}\b"
+    aside = r"(?:,[^,.!?;:\n]{1,40},)?"
+    return (
+        re.compile(rf"{the}{aside}\s+(?:is|was)\s+(?:\w+ly\s+)?[\"'*_(\u201c\u2018]*$", re.IGNORECASE),
+        re.compile(rf"[\"'*_)\u201d\u2019]*\s+(?:is|was)\s+(?:\w+ly\s+)?{the}(?!\s+(?:of|for|in)\b)", re.IGNORECASE),
+    )
 
 
 class Clause(NamedTuple):
@@ -185,18 +197,14 @@ class Clause(NamedTuple):
 
 class Part(NamedTuple):
     """
-    A part of a reply: where it starts, which words of the question it has, and how much these weigh. What comes later in a
-    sentence with "while" or "although" is a contrast, or a concession. A relative clause describes what is before it. A
-    pronoun or a verb at the beginning says something of what is before it.
+    A part of a reply: where it starts, whether it has all words of the question, as "The capital of France is Rome" has, and whether it
+    says that something is the right answer, or only the second largest.
     """
 
     start: int
-    words: frozenset[str]
-    weight: float
-    is_contrast: bool = False
-    is_concession: bool = False
-    is_relative: bool = False
-    is_pronoun: bool = False
+    answers: bool
+    says_right: bool
+    says_less: bool
 
 
 class Clauses:
@@ -222,6 +230,10 @@ class Clauses:
         # "Largest" tells one ocean from the others.
         self.kinds = stems(" ".join(word for word in kinds.split() if not word.endswith("est")))
         self.topic = self.asked - self.kinds
+        # What an answer in a full sentence has: "World War II ended in 1945" need not say that this is a year.
+        self.required = self.asked - stems(_ASKING) - stems(" ".join(_WHICH.findall(question)))
+        asked_for = _ASKED_FOR.match(question)
+        self.kind = None if asked_for is None else _is_kind(asked_for[1])
         superlative = _SUPERLATIVE.search(question)
         self.superlative = superlative[1].lower() if superlative else None
         named = " ".join(match[1] or match[2] for match in _NAME.finditer(question))
@@ -236,16 +248,8 @@ class Clauses:
         resumed = (number for number, of in enumerate(pairwise(bounds)) if self._resumes(text[slice(*of)]))
         self.last_resumed = max(resumed, default=0)
         self.asks_less = _LESS.search(question) is not None
-        later = {
-            match.end(): match[1] is not None
-            for match in _LATER.finditer(text)
-            if _TWO_WORDS.search(text, max(match.start() - _BETWEEN, 0), match.start())
-        }
-        joints = {0: ""} | {match.end(): match[0].lower() for match in _PART_END.finditer(text) if not match["aside"]}
-        self.parts = [
-            self._read_part(start, text[start:end], later.get(start), joints[start] in _RELATIVE)
-            for start, end in pairwise([*joints, len(text)])
-        ]
+        ends_of_parts = (match.end() for match in _PART_END.finditer(text) if not match["aside"])
+        self.parts = [self._read_part(*of) for of in pairwise([0, *ends_of_parts, len(text)])]
         self.sentence_ends = [match.end() for match in SENTENCE_END.finditer(text)]
         quoted = _QUOTED_QUESTION.finditer(text)
         self.of_other_questions = {
@@ -291,17 +295,18 @@ class Clauses:
         words = {word for of in _NAME.finditer(part) for word in _WORD.findall((of[1] or of[2]).lower())}
         return frozenset(word for word in words - _OPENING_WORDS if stems(word).isdisjoint(self.asked))
 
-    def _read_part(self, start: int, text: str, is_contrast: bool | None, is_relative: bool) -> Part:
-        asked = self.asked
-        if self.superlative and self.superlative not in text.lower() and not _EVEN.search(text):
-            asked = asked - stems(self.superlative)  # "a high mountain" is not the highest
-        words = self.asked if _SAYS_ANSWER.search(text) else stems(_YEARS_LATER.sub("", text)) & asked
-        # Of two with as many of its words, that with the kind that is asked for: "Sydney is big in Australia, but the capital is"
-        weight = len(words) + 0.5 * (not words.isdisjoint(self.kinds))
-        if not self.asks_less and _LESS.search(text):
-            words, weight = frozenset(), 0
-        is_pronoun = bool(_PRONOUN_FIRST.match(text) or _VERB_FIRST.match(text))
-        return Part(start, words, weight, is_contrast is True, is_contrast is False, is_relative, is_pronoun)
+    def _read_part(self, start: int, end: int) -> Part:
+        text = self.text[start:end]
+        says_less = not self.asks_less and _LESS.search(text) is not None
+        if says_less or _SUPPOSES.search(text):
+            return Part(start, False, False, says_less)
+        is_superlative = (
+            self.superlative is None or self.superlative in text.lower()
+        )  # "a high mountain" is not the highest
+        has_all = bool(self.required) and self.required <= stems(text) and is_superlative
+        return Part(
+            start, has_all or _SAYS_ANSWER.search(text) is not None, _SAYS_RIGHT.search(text) is not None, False
+        )
 
     def is_elsewhere(self, start: int, mention: str = "") -> bool:
         """
@@ -319,7 +324,7 @@ class Clauses:
         clause = self.clauses[number]
         if mention and self._is_of_another(self.text[self.starts[number] : start]):
             return True
-        if mention and self._is_denied_next(number, start + len(mention)):
+        if mention and self.is_denied_next(start + len(mention)):
             return True
         if clause is None:
             return False
@@ -354,9 +359,9 @@ class Clauses:
         words = list(until_verb)
         return bool(words) and not any(word[:_SAME] == doer[:_SAME] or word.startswith(_ANY) for word in words)
 
-    def _is_denied_next(self, number: int, end: int) -> bool:
+    def is_denied_next(self, end: int) -> bool:
         """Returns whether the next clause denies what is asked of the subject that ends here: "Rome is old, but it isn't the capital"."""
-        clause_end = self.ends[number]
+        clause_end = self.ends[bisect(self.starts, end - 1) - 1]
         if clause_end - end > 3 * _BETWEEN or not _SUBJECT.match(self.text, end, clause_end):
             return False
         denies = _DENIES.match(self.text, clause_end)
@@ -392,63 +397,51 @@ class Clauses:
             word.endswith("s") and not self.kinds.isdisjoint(stems(word)) for word in words if len(word) > _STEM
         )
 
-    def answering(self, found: Sequence[re.Match[str]]) -> list[re.Match[str]]:
+    def deciding(self, found: Sequence[re.Match[str]]) -> list[re.Match[str]]:
         """
-        Returns the mentions in the parts of the text that share most words with the question: of each sentence the first,
-        and those that are named together with it ("Rome or Paris"). So is what another part gives that has a word of the question
-        which these do not have: "Water boils at 100 degrees, but it freezes at 0".
+        Returns which of the mentions of different answers stand where the question is answered: in a part with all of its words, with "the
+        answer is", or with "the capital is". The last mention must be one of them, or such a part must say that its answer is the right one.
+        Mentions after a preposition do not count beside others, and what is described last need not be an answer: "Canberra is the
+        capital, Sydney is the largest city in Australia". Otherwise, returns none.
         """
-        parts = [self.parts[bisect(self.parts, match.start(1), key=attrgetter("start")) - 1] for match in found]
-        is_said = any(not part.weight and not part.is_concession for part in parts)
-        candidates = {part for part in parts if not (is_said and self._is_conceded(part))}
-        most = max((part.weight for part in candidates), default=0)
-        given: list[re.Match[str]] = []
-        best: Part | None = None
-        for match, part in zip(found, parts, strict=True):
-            is_new = not given or self.sentence(match.start(1)) != self.sentence(given[-1].start(1))
-            is_best = is_new and part in candidates and part.weight == most
-            if is_best or (given and _are_together(self.text, given[-1], match)):
-                given.append(match)
-                best = best or part
-        known = {match.start(1) for match in given}
-        others = ((match, part) for match, part in zip(found, parts, strict=True) if match.start(1) not in known)
-        return given + [
-            match
-            for match, part in others
-            if part in candidates and best is not None and self._rivals(match, part, best)
-        ]
+        modifies = [self._modifies(match) for match in found]
+        for number, (first, second) in enumerate(pairwise(found), start=1):
+            if _JOINED.fullmatch(self.text, first.end(1), second.start(1)):
+                modifies[number] = modifies[number - 1]  # "in Europe and North Africa"
+        found = [match for match, does in zip(found, modifies, strict=True) if not does] or found
+        parts = {match: self.part(match) for match in found}
+        answering = [match for match in found if parts[match].answers or self._is_the_kind(match)]
+        others = [match for match in found if match not in answering and not self._is_described(match)]
+        is_last = bool(answering) and all(match.start(1) < answering[-1].start(1) for match in others)
+        return answering if is_last or any(parts[match].says_right for match in answering) else []
 
-    def _is_conceded(self, part: Part) -> bool:
-        """Returns whether a part only concedes something: "It is Paris, although Lyon is a city in France"."""
-        return part.is_concession and not (part.words >= self.asked or part.words & self.kinds)
+    def part(self, match: re.Match[str]) -> Part:
+        """Returns the part that a mention is in, or that before it if it stands alone behind a comma: "born in Florence, Italy."."""
+        number = bisect(self.parts, match.start(1), key=attrgetter("start")) - 1
+        part = self.parts[number]
+        is_near = match.start(1) - part.start < _BETWEEN and self.text[part.start - 2 : part.start - 1] == ","
+        is_apposed = (
+            is_near
+            and not self.text[part.start : match.start(1)].strip(" \"'*_")
+            and _ENDS.match(self.text, match.end(1)) is not None
+        )
+        return self.parts[number - 1] if is_apposed else part
 
-    def _rivals(self, match: re.Match[str], part: Part, first: Part) -> bool:
-        """Returns whether a mention and its part may answer the question as well as the first of the best ones."""
-        is_later = part.is_contrast or part.is_concession
-        if (first.is_contrast or first.is_concession) and not part.weight:
-            return True  # "It is Paris, while Lyon is a city in France"
-        if is_later and part.words >= self.asked:
-            return True
+    def _modifies(self, match: re.Match[str]) -> bool:
+        """Returns whether a mention only says something of another word: "the fruit of a plant", but not "I agree with you on Rome"."""
+        if _SAYS_ANSWER.search(self.text, max(self.part(match).start, match.start(1) - 3 * _BETWEEN), match.start(1)):
+            return False
+        return _MODIFIES.search(self.text, max(match.start(1) - _BETWEEN, 0), match.start(1)) is not None
+
+    def _is_described(self, match: re.Match[str]) -> bool:
+        return _DESCRIBED.match(self.text, match.end(1)) is not None or self.is_elsewhere(match.start(1), match[1])
+
+    def _is_the_kind(self, match: re.Match[str]) -> bool:
+        """Returns whether a mention is said to be what is asked for: "the capital is Rome", "Rome is its capital"."""
+        if self.kind is None:
+            return False
         before = self.text[max(match.start(1) - _BETWEEN, 0) : match.start(1)]
-        modifies = _MODIFIES if not match[1][-1].isdigit() else _MODIFIES_NUMBER
-        is_modifier = bool(modifies.search(before) or (part == first and _AFTER.search(before)))
-        if part.is_pronoun and not is_modifier and part.start > first.start and not first.words >= self.topic:
-            return True  # "Mozart was born in 1756. He fell ill in 1791."
-        is_of_kind = bool(first.words & self.kinds) > bool(part.words & (self.kinds | stems(self.superlative or "")))
-        if not (first.words >= self.asked or part.words <= first.words or is_of_kind):
-            return True  # "Water boils at 100 degrees, but it freezes at 0"
-        is_elliptic = _BUT.search(before) and _IS_ALONE.match(self.text, match.end(1))
-        if part.start > first.start and (is_elliptic or _IT_IS.search(before)):
-            return True  # "Rome as the capital of France? A myth. It is Paris.", "Many think so, but Paris is."
-        # "Plants take in carbon dioxide and give off oxygen", but not "a spice made from the fruit of a plant"
-        return part.weight == first.weight and not part.is_relative and not is_modifier
-
-
-def _are_together(text: str, first: re.Match[str], second: re.Match[str]) -> bool:
-    between = text[first.end(1) : second.start(1)]
-    if len(between) > _BETWEEN or not _TOGETHER.fullmatch(between):
-        return False
-    return "or" in between.split() or not _NEXT_SUBJECT.match(text, second.end(1))
+        return self.kind[0].search(before) is not None or self.kind[1].match(self.text, match.end(1)) is not None
 
 
 def _words(text: str) -> frozenset[str]:

@@ -21,7 +21,7 @@ _UNFINISHED = re.compile(
 # A denial holds to the end of its clause: "It is not a play by Shakespeare, but a novel", "It's not Rome \u2014 it's Paris". The full
 # stop of "U.S. state" ends none.
 _DASH = r"\s[-\u2013]\s|\u2014"
-_REST_OF_CLAUSE = rf"(?:(?!\b(?:but|because|though|although|yet|since)\b|{_DASH}|\.\s+(?:$|(?-i:[A-Z\"'*(]))|(?<=[a-z]{{3}})\.\s+[$\\\d])[^!?;:,\n])*$"
+_REST_OF_CLAUSE = rf"(?:(?!\b(?:but|because|though|although|yet|since|until)\b|{_DASH}|\.\s+(?:$|(?-i:[A-Z\"'*(]))|(?<=[a-z]{{3}})\.\s+[$\\\d])[^!?;:,\n])*$"
 _DENIED = re.compile(
     r"(?:\b(?:not(?!\s+(?:only|just|merely|surprising)\b)|never|neither|nor|rather than|instead of|(?<!none )other than|unlike|(?:unlike|contrary to)\s[^.!?;:,\n]{1,60},\s+(?:which|who|that)|"
     r"disagree(?: with)?|(?:mistaken|wrong|incorrect|mistake|error) (?:about|that|to (?:say|state|claim|answer)|(?:in|by|of) (?:say|stat|claim|answer)ing|when I said)|"
@@ -32,7 +32,7 @@ _DENIED = re.compile(
 _WRONG = r"(?:(?:an?|the|also|actually|indeed|common)\s+)*(?:wrong|incorrect|false|mistaken|(?:mistake|misconception|myth|error)\b)"
 _DENIED_AFTER = re.compile(
     rf"[\"'*_)\u201d\u2019]*(?:,\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\s+(?:(?:is|was|are)(?:n['\u2019]t|\s+(?:not|never|by\s+no\s+means|nowhere\s+near|far\s+from|{_WRONG}))|can(?:not|['\u2019]t)\s+be|"
-    rf"would\s+be\s+{_WRONG}|(?:is|was)\s+(?:excluded|ruled\s+out)|did(?:n['\u2019]t|\s+not(?!\s+(?:only|just)\b)))|,?\s+which\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\?\s+(?:no|I\s+(?:doubt|do(?:n['\u2019]t|\s+not)\s+think)))\b",
+    rf"would\s+be\s+{_WRONG}|(?:is|was)\s+(?:excluded|ruled\s+out|too\s+\w+)|did(?:n['\u2019]t|\s+not(?!\s+(?:only|just)\b)))|,?\s+which\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\?\s+(?:no|I\s+(?:doubt|do(?:n['\u2019]t|\s+not)\s+think)))\b",
     re.IGNORECASE,
 )
 # What is denied as a whole: "The fact that Rome is famous doesn't make it the capital", "Rome is the capital. This is wrong."
@@ -57,7 +57,7 @@ _CONTRADICTED = re.compile(r"[\"'*_)\u201d\u2019]*,?\s+(?:but|however|though|yet
 # The user's or others' words: "you said the capital is Rome".
 _QUOTED = re.compile(
     rf"\b(?:you(?:['\u2019]ve| have| may(?: have)?| might(?: have)?)? (?:say|think|expect|(?:be )?thinking of|thought|suggest|mentioned|believed?|claim|guess(?:ed)?|proposed?|wrote)|"
-    rf"(?:some|many|most|people|others|they)(?: people)? (?:(?:often|commonly|frequently|mistakenly|might|would) )?(?:say|think|believe|claim|assume|guess)|used to (?:say|think|believe)|(?:was|is|been) (?:long|once|widely|often|commonly|generally|previously) (?:believed|thought|assumed|held)|said|says|thinks|believes|told (?:you|me)|claims|claimed|claim that|suggests|suggested|"
+    rf"(?:some|many|most|people|others|they)(?: people)? (?:(?:often|commonly|frequently|mistakenly|might|would) )?(?:say|think|believe|claim|assume|guess)|used to (?:say|think|believe)|(?:was|is|been) (?:long|once|widely|often|sometimes|mistakenly|commonly|generally|previously) (?:believed|thought|assumed|held)|said|says|thinks|believes|told (?:you|me)|claims|claimed|claim that|suggests|suggested|"
     rf"answered|your (?:[\w'\u2019]+ )?(?:answer|guess|choice) (?:is|was))\b{_REST_OF_CLAUSE}|"
     r"(?:[\u60a8\u4f60]|\u4eba|\u4eba\u4eec)[^\u3002\uff01\uff1f\uff1b\uff0c,\n\u5f97]{0,6}(?:\u8ba4\u4e3a|\u8a8d\u70ba|\u4ee5\u4e3a|\u4ee5\u70ba|\u63d0\u5230)[^\u3002\uff01\uff1f\uff1b\uff0c,\n]*$",
     re.IGNORECASE,
@@ -125,11 +125,15 @@ _ASKED_OF = re.compile(r",?\s+(?:where|what|who|which|when|how)\b[^.!?\n]*\?", r
 _ASKED_AFTER = re.compile(r"[^.!?\n]*\?")
 # The user is not quoted, and nothing is conceded, but these words only say what else there is, or how it is called, too:
 # "Mount Everest, also known as K2", "Switzerland, which borders Germany".
-_BESIDE = re.compile(
+_OTHER_NAME_BESIDE = re.compile(
     r"\b(?:(?:also|formerly|previously|sometimes|otherwise)\s+(?:known|called|named|referred to|nicknamed)(?:\s+as)?|a\.?k\.?a\.?|"
-    r"near|next to|close to|adjacent to|similar to|related to|differ(?:s|ent) from|confus(?:ed?|es|ing)(?: it| this| that)? with|compared (?:to|with)|opposed to|"
-    r"regarding|concerning|as for|confusing|(?<!was )(?<!were )(?:moved|emigrated|fled) to|(?:north|south|east|west)(?:ern)? of)\s+(?:the\s+|an?\s+)?[\"'*_(\u201c\u2018]*$|"
-    r"\b(?:border(?:s|ed by|ing)|between|followed by)\b[^.!?;\n]*$",
+    r"similar to|related to|differ(?:s|ent) from|confus(?:ed?|es|ing)(?: it| this| that)? with|mistaken for|compared (?:to|with)|opposed to|"
+    r"confusing|followed by)\s+(?:the\s+|an?\s+)?(?-i:Mount\s+)?[\"'*_(\u201c\u2018]*$",
+    re.IGNORECASE,
+)
+_BESIDE = re.compile(
+    r"\b(?:near|next to|close to|adjacent to|regarding|concerning|as for|(?<!was )(?<!were )(?:moved|emigrated|fled) to|(?:north|south|east|west)(?:ern)? of)"
+    r"\s+(?:the\s+|an?\s+)?[\"'*_(\u201c\u2018]*$|\b(?:border(?:s|ed by|ing)|between|followed by)\b[^.!?;\n]*$",
     re.IGNORECASE,
 )
 # ... or what something is taken for, or was: "Sydney is often thought to be the capital", "Istanbul used to be the capital".
@@ -143,19 +147,22 @@ _TAKEN_FOR = re.compile(
 # "Claim: the capital is Sydney", "the capital (which many take to be Sydney)"
 _LABELLED = re.compile(r"\b(?:claim|myth|misconception)\s*:[^.!?;\n]*$", re.IGNORECASE)
 _IN_BRACKETS, _BRACKET_ENDS = re.compile(r"\w[ \t]\((?=\w+\s)[^()\n]*$"), re.compile(r"[^()\n]{0,80}\)")
+_NO = re.compile(r"\w[*_\"]*,\s+no\s+[\"'*_]*$")  # Spanish: "Es Paris, no Roma"
 # "After summer comes autumn"
 _AFTER = re.compile(r"(?:^|[.!?\n]\s*)(?:after|before)\s+(?:the\s+)?$", re.IGNORECASE)
 # "If it had 8 sides, it would be an octagon"
-_SUPPOSED = re.compile(r"\bif\b[^.!?;,\n]*$", re.IGNORECASE)
+_SUPPOSED = re.compile(
+    r"\bif\s+(?:it|he|she|they|that|this|there)\s+(?:had|were|was)\b[^.!?;,\n]*$", re.IGNORECASE
+)
 # "Change Rome to Paris in your notes"
 _REPLACES = re.compile(
     r"\b(?:change|correct|replace|update|swap|edit|amend|fix)\s+(?:the\s+)?[\"'*_(\u201c\u2018]*$", re.IGNORECASE
 )
 _REPLACED = re.compile(r"[\"'*_)\u201d\u2019]*\s+(?:to|by|with|into)\s")
 # "Until 1960 it was Rio de Janeiro", "The old capital was Rio de Janeiro"
-_FORMER = re.compile(
-    r"\b(?:until|(?:the|its|their)\s+(?:old|former|previous|earlier)\s+\w+\s+(?:is|was|were))\b[^.!?;,\n]*$",
-    re.IGNORECASE,
+_UNTIL = re.compile(r"\buntil\b[^.!?;,\n]*$", re.IGNORECASE)
+_OLD = re.compile(
+    r"\b(?:the|its|their)\s+(?:old|former|previous|earlier)\s+\w+\s+(?:is|was|were)\b[^.!?;,\n]*$", re.IGNORECASE
 )
 # ... or where something was before: "The capital was moved from Istanbul to Ankara".
 _MOVED_FROM = re.compile(
@@ -239,12 +246,43 @@ def given(text: str, found: Iterable[re.Match[str]], elsewhere: Iterable[re.Matc
         if any(not is_quoted(text, of.start(1)) for of in others):
             return [of for of in weak if of in quoted and agrees]
         return weak
-    corrections = [match.end() for match in _CORRECTION.finditer(text, 0, own[-1].start(1))]
+    return _not_corrected(text, own)
+
+
+def standing(text: str, found: Iterable[re.Match[str]]) -> list[re.Match[str]]:
+    """
+    Returns the mentions that no words take back: neither denied, corrected, asked about, nor conceded, and not what the user or others
+    say. What stands beside the answer ("near Rome") may be the answer, too.
+    """
+    is_cut, agrees = _is_cut(text), _AGREES.search(text) is not None
+
+    def is_taken_back(match: re.Match[str]) -> bool:
+        before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]
+        return (
+            is_denied(text, match)
+            or _gives_nothing(text, match, before)
+            or _is_asked(text, match, before)
+            or _is_conceded(before, is_cut)
+            or _is_quoted(before, agrees)
+            or _TAKEN_FOR.match(text, match.end(1)) is not None
+            or any(pattern.search(before) for pattern in (_LABELLED, _OTHER_NAME_BESIDE, _OLD, _MOVED_FROM, _NO))
+            or (_IN_BRACKETS.search(before) is not None and _BRACKET_ENDS.match(text, match.end(1)) is not None)
+            or (_REPLACES.search(before) is not None and _REPLACED.match(text, match.end(1)) is not None)
+        )
+
+    return _not_corrected(text, [match for match in found if not is_taken_back(match)])
+
+
+def _not_corrected(text: str, found: list[re.Match[str]]) -> list[re.Match[str]]:
+    """Returns the mentions that are not corrected by what follows: "Rome. No, Paris." """
+    if not found:
+        return []
+    corrections = [match.end() for match in _CORRECTION.finditer(text, 0, found[-1].start(1))]
     corrections += [
-        match.start(1) for match in own if _BUT_IT_IS.search(text, max(match.start(1) - _CONTEXT, 0), match.start(1))
+        match.start(1) for match in found if _BUT_IT_IS.search(text, max(match.start(1) - _CONTEXT, 0), match.start(1))
     ]
     corrected = max(corrections, default=0)
-    return [match for match in own if match.start(1) >= corrected]
+    return [match for match in found if match.start(1) >= corrected]
 
 
 def _is_conceded(before: str, is_cut: bool = False) -> bool:
@@ -285,7 +323,10 @@ def is_denied(text: str, match: re.Match[str]) -> bool:
 
 def _is_beside(text: str, match: re.Match[str], before: str) -> bool:
     """Returns whether a mention is another name, a place, or what is only taken for the answer, or was it."""
-    if any(pattern.search(before) for pattern in (_BESIDE, _FORMER, _MOVED_FROM, _LABELLED, _SUPPOSED, _AFTER)):
+    if any(
+        pattern.search(before)
+        for pattern in (_OTHER_NAME_BESIDE, _BESIDE, _UNTIL, _OLD, _MOVED_FROM, _LABELLED, _AFTER)
+    ):
         return True
     if _REPLACES.search(before) and _REPLACED.match(text, match.end(1)):
         return True
@@ -298,7 +339,7 @@ def _is_beside(text: str, match: re.Match[str], before: str) -> bool:
 
 def _gives_nothing(text: str, match: re.Match[str], before: str) -> bool:
     """Returns whether a mention is compared with, explains the answer, or its sentence says that it answers nothing."""
-    if _COMPARED.search(before) or _UNABLE.search(before):
+    if _COMPARED.search(before) or _UNABLE.search(before) or _SUPPOSED.search(before):
         return True
     if _EXPLAINED.search(text, max(match.start(1) - 3 * _CONTEXT, 0), match.start(1)):
         return True

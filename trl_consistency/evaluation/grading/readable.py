@@ -26,6 +26,7 @@ _ASKS_FOR_NOT = re.compile(
 _DENIES = re.compile(
     r"\b(?:not|never|cannot|no|none|without|neither|lacks?|unable|outside)\b|n['\u2019]t\b|\bnon-", re.IGNORECASE
 )
+_ANSWERS = re.compile(r"\b(?:answer|(?:in)?correct|right|wrong)\b", re.IGNORECASE)
 _DENYING_CLAUSE = re.compile(r"(?:(?!\b(?:but|while|whereas|though|although|so|because|since)\b)[^.!?;,\n])+")
 
 
@@ -51,7 +52,7 @@ def asserting(said: str, question: str, own: Collection[str]) -> str:
 
     def read(clause: re.Match[str]) -> str:
         nonlocal left_out
-        if asked.isdisjoint(stems(clause[0])) or re.search(r"\banswer\b", clause[0], re.IGNORECASE):
+        if asked.isdisjoint(stems(clause[0])) or _ANSWERS.search(clause[0]):
             return clause[0]
         if _DENIES.search(clause[0]):
             return _DENIES.sub("", clause[0])

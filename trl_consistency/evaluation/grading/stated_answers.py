@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import permutations
 
 from ...data.text import PARTICLES, UNSPACED
@@ -16,6 +16,7 @@ from .mentions import (
     is_echo,
     is_function_word,
     neighbors,
+    standing,
     step_numbers,
     without_operands,
 )
@@ -182,23 +183,34 @@ def _named(
     ]
     found = [match for match in there if not clauses.is_elsewhere(match.start(1), match[1])]
     of_row = [match for match in there if match not in found and match[1] in own_words]
-    named = []
-    for match in given(text, found, of_row):
-        names = [of for of in by_length if re.fullmatch(patterns[of], match[1], flags)]
-        named.append((match, next((of for of in names if words[of] == match[1]), names[0])))
-    return _in_order(text, named, clauses, own if isinstance(own, Mapping) else {name: name for name in own})
+
+    @cache
+    def name_of(mention: str) -> str:
+        names = [of for of in by_length if re.fullmatch(patterns[of], mention, flags)]
+        return next((of for of in names if words[of] == mention), names[0])
+
+    said = given(text, found, of_row)
+    answers = own if isinstance(own, Mapping) else {name: name for name in own}
+    rivals = {
+        match: answers[name_of(match[1])]
+        for match in standing(text, there)
+        if name_of(match[1]) in answers and not (clauses.is_denied_next(match.end(1)) or clauses.part(match).says_less)
+    }
+    if len(set(rivals.values())) > 1:
+        said = [match for match in said if name_of(match[1]) not in answers]
+        said += clauses.deciding(list(rivals)) or rivals
+    elif rivals:
+        said = [match for match in said if answers.get(name_of(match[1])) in (None, *rivals.values())]
+    return _in_order(text, [(match, name_of(match[1])) for match in said], clauses, answers)
 
 
 def _in_order(
-    text: str, named: Iterable[tuple[re.Match[str], str]], clauses: Clauses, own: Mapping[str, str]
+    text: str, named: Iterable[tuple[re.Match[str], str]], clauses: Clauses, own: Collection[str]
 ) -> list[str]:
-    """Returns the distinct names that are given: of different answers in `own` only those that answer the question."""
-    mentions = {match: own[name] for match, name in named if name in own}
-    answers = {mentions[match] for match in clauses.answering(list(mentions))}
+    """Returns the distinct names by their sentences, in each of which those in `own` come first."""
     said = [
         (clauses.sentence(match.start(1)), name not in own or is_alternative(text, match.start(1)), name)
         for match, name in named
-        if name not in own or own[name] in answers
     ]
     return list(dict.fromkeys(name for *_, name in sorted(said, key=lambda of: of[:2])))
 
