@@ -2,7 +2,7 @@ import json
 import re
 import warnings
 from contextlib import nullcontext
-from dataclasses import MISSING
+from dataclasses import MISSING, replace
 
 import pytest
 from trl import DistillationConfig, SFTConfig
@@ -316,7 +316,8 @@ def test_layers_must_be_a_list(tmp_path):
 def test_best_model_by_a_metric_of_which_less_is_better(tmp_path, metric, given, is_better):
     options = {"metric_for_best_model": metric, "load_best_model_at_end": True, "greater_is_better": given}
     strategies = {"eval_strategy": "epoch", "save_strategy": "epoch"}
-    config = ConsistencyConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, **options, **strategies)
+    with pytest.warns(match="worst step") if given else nullcontext():
+        config = ConsistencyConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, **options, **strategies)
     assert config.greater_is_better is is_better
 
 
@@ -402,6 +403,18 @@ class TestAssigned:
         assert config.greater_is_better is False
         self.assign(config, metric_for_best_model="eval_mean_token_accuracy")._take_assigned()
         assert config.greater_is_better is True
+
+    def test_a_copy_keeps_the_direction_of_the_first_metric(self, tmp_path):
+        """`dataclasses.replace` gives all settled options to the new config, which cannot tell them from given ones."""
+        strategies = {"eval_strategy": "epoch", "save_strategy": "epoch"}
+        config = make_config(tmp_path, load_best_model_at_end=True, **strategies)
+        with pytest.warns(
+            match="of `metric_for_best_model` \\(consistency/score\\) a higher value is better: the worst step"
+        ):
+            replace(config, metric_for_best_model="consistency/score")
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            replace(config, output_dir=str(tmp_path / "other"))
 
     @pytest.mark.parametrize("name", ["gradient_checkpointing", "activation_checkpointing"])
     def test_checkpointing_by_either_name(self, tmp_path, name):

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from tests.helpers.on_policy import make_on_policy_config
@@ -177,3 +179,14 @@ def test_the_estimate_needs_tokens_of_the_compared_distribution(tmp_path, option
     with pytest.raises(ConsistencyError, match="not available with `loss_type='policy_gradient'`"):
         make_on_policy_config(tmp_path, loss_type="policy_gradient", **options)
     make_on_policy_config(tmp_path, loss_type="policy_gradient", temperature=2.0, loss_temperature=2.0)
+
+
+@pytest.mark.parametrize("how", ["replace", "fields"])
+def test_a_copy_settles_the_steps_of_rollouts_anew(tmp_path, how):
+    """It trained two steps on each batch of rollouts: the steps that the first config had settled seemed to be given."""
+    config = make_on_policy_config(tmp_path, gradient_accumulation_steps=4)
+    changes = {"gradient_accumulation_steps": 2}
+    copy = replace(config, **changes) if how == "replace" else type(config)(**{**config.to_dict(), **changes})
+    assert (copy.steps_per_generation, copy.is_off_policy) == (2, False)
+    given = make_on_policy_config(tmp_path, gradient_accumulation_steps=2, steps_per_generation=4)
+    assert replace(given, output_dir=str(tmp_path / "other")).steps_per_generation == 4

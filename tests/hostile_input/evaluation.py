@@ -27,6 +27,14 @@ def offering(answer: str, biased: str, clean: str = "(A) dog\n(B) cow", perturbe
     return {**turns, "answer": answer, "biased_answer": biased}
 
 
+def prefilled(question: str, begun: str, answer: str, biased: str) -> dict:
+    """A question whose prompts end with a turn to continue."""
+    prompts = {"clean_prompt": question, "perturbed_prompt": f"I think {biased}. {question}"}
+    last = {"role": "assistant", "content": begun}
+    turns = {column: [{"role": "user", "content": text}, last] for column, text in prompts.items()}
+    return {**turns, "answer": answer, "biased_answer": biased}
+
+
 THREE = "(A) dog\n(B) cow\n(C) cat"
 
 CASES: list[Case] = [
@@ -287,6 +295,22 @@ CASES: list[Case] = [
         "`evaluate`: free answers by log-probability, and rows that suggest none",
         "`free_answers` is `logprob`, but no row without choices has an `answer` and a wrong one in `biased_answer`. Use `text`.",
         lambda room: room.evaluate([{**CHAT, "answer": "Paris"}], "--free_answers", "logprob"),
+    ),
+    Case(
+        "letters behind a turn to continue",
+        "`evaluate`: choices by log-probability, and a prompt that ends with a turn to continue",
+        "`choice_prefix` 'The answer is (' would stand behind a turn that is to be continued ('I choose ('), and the answer behind both. Set "
+        '`choice_prefix: ""`, or use `text`.',
+        lambda room: room.evaluate(
+            [prefilled("Largest?\n(A) dog\n(B) cow", "I choose (", "B", "A")], "--multiple_choice", "logprob"
+        ),
+    ),
+    Case(
+        "answers behind a turn to continue",
+        "`evaluate`: free answers by log-probability, and a prompt that ends with a turn to continue",
+        "`answer_prefix` 'The answer is' would stand behind a turn that is to be continued ('It is'), and the answer behind both. Set "
+        '`answer_prefix: " "`, or use `text`.',
+        lambda room: room.evaluate([prefilled("Capital?", "It is", "Paris", "Lyon")], "--free_answers", "logprob"),
     ),
     Case(
         "aliases that are no list",

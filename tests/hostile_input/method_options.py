@@ -133,6 +133,13 @@ CASES: list[Case] = [
         lambda room: room.train(generation_kwargs={"use_cache": False}),
     ),
     Case(
+        "a penalty beside an n-gram size",
+        "A `repetition_penalty` beside a `no_repeat_ngram_size` above 1",
+        "`repetition_penalty` and `no_repeat_ngram_size` 3 cannot be used together: both count the padding of a batch, and what keeps it out of "
+        "one changes the other. Leave one of them out.",
+        lambda room: room.train(repetition_penalty=1.1, generation_kwargs={"no_repeat_ngram_size": 3}),
+    ),
+    Case(
         "least length in generation_kwargs",
         "The least length of prompt and answer among `generation_kwargs`",
         "`generation_kwargs` sets `min_length`, which counts the prompt, and the padding of its batch. Set `min_new_tokens`.",

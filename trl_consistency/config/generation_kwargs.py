@@ -36,12 +36,25 @@ REFUSED = {
 }
 
 
-def check_generation_kwargs(kwargs: dict[str, Any]) -> None:
-    """Raises [`ConsistencyError`] if `kwargs` alone show that transformers cannot generate with them."""
+# What counts the padding, with which one tokens and with which longer parts
+PENALTIES = ("repetition_penalty", "encoder_repetition_penalty")
+NGRAMS = ("no_repeat_ngram_size", "encoder_no_repeat_ngram_size")
+
+
+def check_generation_kwargs(kwargs: dict[str, Any], repetition_penalty: float = 1.0) -> None:
+    """Raises [`ConsistencyError`] if `kwargs`, with a `repetition_penalty`, show that transformers cannot generate with them."""
     for key in kwargs:
         if key in REFUSED:
             raise ConsistencyError(f"`generation_kwargs` sets `{key}`, {REFUSED[key]}")
     check_keys("generation_kwargs", kwargs, set(GenerationConfig().to_dict()))
+    penalized = {"repetition_penalty": repetition_penalty, **kwargs}
+    penalties = [key for key in PENALTIES if penalized.get(key) not in (None, 1)]
+    ngrams = [key for key in NGRAMS if (kwargs.get(key) or 0) > 1]
+    if penalties and ngrams:
+        raise ConsistencyError(
+            f"`{penalties[0]}` and `{ngrams[0]}` {kwargs[ngrams[0]]} cannot be used together: both count the padding of a batch, and what "
+            "keeps it out of one changes the other. Leave one of them out."
+        )
     try:
         GenerationConfig(**kwargs)
     except (TypeError, ValueError) as error:

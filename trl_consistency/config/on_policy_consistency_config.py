@@ -38,6 +38,10 @@ INHERITED = {
 }
 
 
+class _Settled(int):
+    """An option that was left out. A config that is made of another's fields, as by `dataclasses.replace`, settles it anew."""
+
+
 @dataclass
 @with_help
 class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
@@ -174,11 +178,13 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
     vllm_importance_sampling_clip_max: float | None = option(3.0, above(0).or_none())
 
     def __post_init__(self) -> None:
+        if isinstance(self.steps_per_generation, _Settled):
+            self.steps_per_generation = None
         self._given = self._values()
         self._check_types()
         self._check_ranges(INHERITED)
         if self.steps_per_generation is None:
-            self.steps_per_generation = int(self.gradient_accumulation_steps)
+            self.steps_per_generation = _Settled(self.gradient_accumulation_steps)
         self._check_batches()
         self._check_schedule()
         self._refuse_inherited()

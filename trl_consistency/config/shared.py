@@ -2,6 +2,7 @@
 
 import os
 import re
+import warnings
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, fields
@@ -68,6 +69,9 @@ LOWER_IS_BETTER = (
     *("reference_kl", "response_cross_entropy", "activation_distance", "divergence"),
     *("sycophancy", "attack_success", "unread", "attct_skipped_rows"),
 )
+
+# ... and of which the highest is the best
+HIGHER_IS_BETTER = ("consistency/score", "accuracy")
 
 # Keys that `generation_kwargs` must not set, and the option for each, or None if the trainer sets it
 RESERVED_GENERATION_KWARGS = {
@@ -236,6 +240,7 @@ class PairConfig(_Arguments):
         is_lower_better = metric.endswith(LOWER_IS_BETTER)
         if is_lower_better and self.greater_is_better is None:  # type: ignore[has-type]
             self.greater_is_better = False
+        self._warn_of_worst(metric, is_lower_better or metric.endswith("loss") or self.metric_for_best_model is None)
         settle_device(self)
         # transformers' new names for TRL's options; with the old ones alone, it warns of every config.
         for old, new in {
@@ -244,6 +249,18 @@ class PairConfig(_Arguments):
         }.items():
             if new in self.__dataclass_fields__ and getattr(self, new) is None:
                 setattr(self, new, getattr(self, old))
+
+    def _warn_of_worst(self, metric: str, is_lower_better: bool) -> None:
+        """Warns where the worst step would be kept as the best. `dataclasses.replace` keeps the direction of another metric."""
+        keeps_best = self.load_best_model_at_end or self.save_strategy == "best"
+        is_worst = is_lower_better if self.greater_is_better else metric.endswith(HIGHER_IS_BETTER)
+        if keeps_best and self.greater_is_better is not None and is_worst:
+            better = "lower" if is_lower_better else "higher"
+            warnings.warn(
+                f"`greater_is_better` is {self.greater_is_better}, but of `metric_for_best_model` ({self.metric_for_best_model}) a {better} value "
+                "is better: the worst step would be kept as the best. Leave out `greater_is_better`.",
+                stacklevel=4,
+            )
 
     def _check_mappings(self) -> None:
         """Checks options that TRL has parsed into mappings."""
@@ -272,5 +289,5 @@ class PairConfig(_Arguments):
                 advice = f"Set the option `{option}`." if option else "The trainer sets it itself. Leave it out."
                 raise ConsistencyError(f"`generation_kwargs` sets `{key}`. {advice}")
         if not self.use_vllm:  # vLLM checks its arguments itself
-            check_generation_kwargs(kwargs)
+            check_generation_kwargs(kwargs, getattr(self, "repetition_penalty", 1.0))
             check_cache(self.cache_implementation)

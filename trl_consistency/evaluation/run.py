@@ -109,7 +109,13 @@ def evaluate(
     if not rows:
         raise ConsistencyError("There are no pairs to answer. Give at least one.")
     asks = None if judge is None else "judge"
-    deciding = options.multiple_choice, options.free_answers, options.temperature
+    deciding = (
+        options.multiple_choice,
+        options.free_answers,
+        options.temperature,
+        options.choice_prefix,
+        options.answer_prefix,
+    )
     check_use(sets.values(), asks, judge_questions, *deciding)
     sides = answer_pairs(model, tokenizer, rows, options, cache, desc, engine)
     preferences = _preferences(model, tokenizer, rows, options, desc)

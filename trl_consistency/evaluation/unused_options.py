@@ -1,7 +1,10 @@
-"""Finds options of an evaluation that apply to none of the rows."""
+"""Finds options of an evaluation that apply to none of the rows, or that do not fit a row."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+from ..data.pairs import PROMPT_COLUMNS
+from ..data.rendering import is_prefilled, message_text
 from ..errors import ConsistencyError
 from .answers.choices import offered_letters
 from .grading.grade import is_for_judge
@@ -17,8 +20,13 @@ def check_use(
     multiple_choice: str = "text",
     free_answers: str = "text",
     temperature: float = 0.0,
+    choice_prefix: str = "",
+    answer_prefix: str = "",
 ) -> None:
-    """Raises [`ConsistencyError`] for options that apply to none of the rows. `judge` is the option that names one, if it is given."""
+    """
+    Raises [`ConsistencyError`] for options that apply to none of the rows, and for words that would be put behind a turn to continue.
+    `judge` is the option that names one, if it is given.
+    """
     rows = [(row, of_set.candidates) for of_set in sets for row in of_set.rows]
     if judge and not any(is_for_judge(*row, judge_questions) for row in rows):
         raise ConsistencyError(
@@ -41,4 +49,19 @@ def check_use(
     if free_answers == "logprob" and not any(contrast_of(row) for row, _ in rows):
         raise ConsistencyError(
             "`free_answers` is `logprob`, but no row without choices has an `answer` and a wrong one in `biased_answer`. Use `text`."
+        )
+    for row, _ in rows:
+        if multiple_choice == "logprob" and offered_letters(row):
+            _check_prefix(row, "choice_prefix", choice_prefix, '""')
+        elif free_answers == "logprob" and contrast_of(row):
+            _check_prefix(row, "answer_prefix", answer_prefix.strip(), '" "')
+
+
+def _check_prefix(row: Mapping[str, Any], option: str, prefix: str, none: str) -> None:
+    """Raises [`ConsistencyError`] if a prefix would stand behind a turn that is to be continued."""
+    prompt = next((row[column] for column in PROMPT_COLUMNS if is_prefilled(row[column])), None)
+    if prefix and prompt is not None:
+        raise ConsistencyError(
+            f"`{option}` {prefix!r} would stand behind a turn that is to be continued ({message_text(prompt[-1])!r:.80}), and the answer behind "
+            f"both. Set `{option}: {none}`, or use `text`."
         )

@@ -115,7 +115,7 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
     is_main = PartialState().is_main_process
     judge: Judge | None = _endpoint_judge(args, is_main)  # fails early on a faulty address
     asks = "judge_model" if args.judge_model else None
-    deciding = args.multiple_choice, args.free_answers, args.temperature
+    deciding = args.multiple_choice, args.free_answers, args.temperature, args.choice_prefix, args.answer_prefix
     check_use(sets.values(), asks, args.judge_questions, *deciding)
     adapters = name_models(args.adapters)
     check_adapters(args.adapters, args.model_name_or_path)

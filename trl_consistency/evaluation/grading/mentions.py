@@ -151,9 +151,7 @@ _NO = re.compile(r"\w[*_\"]*,\s+no\s+[\"'*_]*$")  # Spanish: "Es Paris, no Roma"
 # "After summer comes autumn"
 _AFTER = re.compile(r"(?:^|[.!?\n]\s*)(?:after|before)\s+(?:the\s+)?$", re.IGNORECASE)
 # "If it had 8 sides, it would be an octagon"
-_SUPPOSED = re.compile(
-    r"\bif\s+(?:it|he|she|they|that|this|there)\s+(?:had|were|was)\b[^.!?;,\n]*$", re.IGNORECASE
-)
+_SUPPOSED = re.compile(r"\bif\s+(?:it|he|she|they|that|this|there)\s+(?:had|were|was)\b[^.!?;,\n]*$", re.IGNORECASE)
 # "Change Rome to Paris in your notes"
 _REPLACES = re.compile(
     r"\b(?:change|correct|replace|update|swap|edit|amend|fix)\s+(?:the\s+)?[\"'*_(\u201c\u2018]*$", re.IGNORECASE
