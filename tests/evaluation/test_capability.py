@@ -345,7 +345,8 @@ def test_thoughts_between_other_markers_are_warned_of(folder, model, tokenizer, 
         lambda model, tokenizer, *args, **kwargs: [tokenizer(of)["input_ids"] for of in replies],
     )
     with pytest.warns(UserWarning, match="xstest/prompts: 2 of 6 .* hold a thought between <thought> and </thought>"):
-        measure_capability(model, tokenizer, folder)
+        found = measure_capability(model, tokenizer, folder)
+    assert any("between <thought> and </thought>" in of for of in capability_warnings(found))  # in the results, too
 
 
 def test_a_prompt_that_occurs_twice_is_answered_once(tmp_path, model, tokenizer, monkeypatch):

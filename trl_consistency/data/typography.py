@@ -113,10 +113,10 @@ _REWRITTEN = (
     ),
     (re.compile(r"(?<![\w.])\.(?=\d)"), "0."),
     (re.compile(r"(?<![\w.,])(\d+)(?:\.0+|(\.\d*[1-9])0+)(?!\w|\.\d|,\d{3})"), r"\1\2"),
-    # negative 5, but not 8 minus 5
+    # negative 5, but not 8 minus 5, nor the item "- 60" of a list
     (
         re.compile(
-            r"\bnegative\s+(?=\d)|(?:(?<=\bis )|(?<=['\u2019]s )|(?<=\bequals )|(?<=\bget )|(?<=[=:] )|\A)(?:minus|-)\s+(?=\d)",
+            r"\bnegative\s+(?=\d)|(?:(?<=\bis )|(?<=['\u2019]s )|(?<=\bequals )|(?<=\bget )|(?<=[=:] ))(?:minus|-)\s+(?=\d)|\Aminus\s+(?=\d)",
             re.IGNORECASE,
         ),
         "-",

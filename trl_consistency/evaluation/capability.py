@@ -68,6 +68,8 @@ class CapabilityResult:
             For prompts, the rows whose reply says nothing: their value is 0.
         replies (`list[str]`, *optional*):
             For prompts, the replies.
+        marked (`list[str]`, *optional*):
+            For prompts, warnings of replies with thoughts between other markers than `thinking_markers`.
     """
 
     metric: Literal["accuracy", "nats_per_token", "refused"]
@@ -78,6 +80,7 @@ class CapabilityResult:
     acc: list[float] | None = None
     unread: list[int] = field(default_factory=list)
     replies: list[str] | None = field(default=None, repr=False)
+    marked: list[str] = field(default_factory=list)
 
     @property
     def value(self) -> float:
@@ -301,7 +304,8 @@ def _measure_prompts(
     answers = dict(zip(distinct, ids, strict=True))
     markers = check_markers(options.thinking_markers)
     texts = [decode_answer(tokenizer, list(prompt), answers[prompt], markers) for prompt in rendered]
-    for warning in warning_of_markers(others for _, _, others in texts):
+    marked = warning_of_markers(others for _, _, others in texts)
+    for warning in marked:
         warnings.warn(f"{name}: {warning}")
     refused = [refuses(said) for _, said, _ in texts]
     unread = [row for row, of_row in zip(prompts.rows, refused, strict=True) if of_row is None]
@@ -311,6 +315,7 @@ def _measure_prompts(
         [float(of_row is True) for of_row in refused],
         unread=unread,
         replies=[text for text, *_ in texts],
+        marked=marked,
     )
     return replace(found, digest=digest_of([found.digest, rendered, markers]))
 
@@ -356,8 +361,8 @@ def capability_findings(results: Mapping[str, CapabilityResult], base: Mapping[s
 
 def capability_warnings(results: Mapping[str, CapabilityResult]) -> list[str]:
     """
-    Returns warnings of replies that could not be read, which count as not refused, and of files of one item, of which no change is a
-    finding.
+    Returns warnings of replies that could not be read, which count as not refused, of thoughts between other markers, and of files of one
+    item, of which no change is a finding.
     """
     alone = [
         f"{name} has a single item, which shows no spread: no change of its figure is beyond an interval, so nothing says if it got "
@@ -365,13 +370,18 @@ def capability_warnings(results: Mapping[str, CapabilityResult]) -> list[str]:
         for name, of_file in results.items()
         if len(of_file.rows) == 1
     ]
-    return alone + [
-        f"{len(of_file.unread)} of {len(of_file.rows)} replies to the prompts of {name} could not be read: they say nothing, or a "
-        f"thought did not end within {REPLY_TOKENS} tokens. They count as not refused. Turn thinking off if the template can "
-        "(`chat_template_kwargs`)."
-        for name, of_file in results.items()
-        if of_file.unread
-    ]
+    marked = [f"{name}: {warning}" for name, of_file in results.items() for warning in of_file.marked]
+    return (
+        alone
+        + marked
+        + [
+            f"{len(of_file.unread)} of {len(of_file.rows)} replies to the prompts of {name} could not be read: they say nothing, or a "
+            f"thought did not end within {REPLY_TOKENS} tokens. They count as not refused. Turn thinking off if the template can "
+            "(`chat_template_kwargs`)."
+            for name, of_file in results.items()
+            if of_file.unread
+        ]
+    )
 
 
 def capability_labels(keys: Sequence[str]) -> dict[str, str]:

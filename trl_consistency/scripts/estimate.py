@@ -161,6 +161,8 @@ def main(args: EstimateArguments) -> dict[str, Any]:
         if args.memory is not None:
             found["largest_batch"] = largest_batch(outline, setup, int(args.memory * GIB))
             unit = setup.rollouts_per_prompt
+            if memory.while_sampling and not setup.is_opct:
+                found["targets_fit"] = memory.while_sampling <= args.memory * GIB
             found["larger_may_fit"] = found["largest_batch"] == LARGEST_BATCH // unit * unit  # none was tried
     reason = uncounted(outline)
     needed = None if reason else count_step(outline, setup)

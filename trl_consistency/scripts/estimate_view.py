@@ -53,7 +53,7 @@ def describe(args: Any, found: dict[str, Any]) -> str:
     shown = [f"{name:14} {size / GIB:9.2f} GiB   {words}".rstrip() for name, size, words in lines]
     if "largest_batch" in found:
         shown.append(_describe_batch(args, found))
-        if not is_opct and memory.while_sampling > args.memory * GIB:
+        if not found.get("targets_fit", True):
             shown.append(
                 f"Making targets takes more than {args.memory:g} GiB: lower `--target_batch_size`, or make them before (`targets`)."
             )
