@@ -37,7 +37,7 @@ _CLAUSE_END = re.compile(
 # ends none: "The capital, however, is Canberra".
 _PART_END = re.compile(
     r"(?P<aside>,\s+(?:however|though|in\s+fact|of\s+course|actually|instead|indeed),\s|,\s[^.!?;,:\n]{1,40},\s+(?=(?:is|was|are|were|has|have)\b))|"
-    r"[.!?;,]\s|\n|\b(?:but|while|whereas|although|though|that|which|who|whose|where|because|than)\b|"
+    r"[.!?;,:]\s|\n|\s[-\u2013]\s|\u2014|\s\(|\b(?:but|while|whereas|although|though|that|which|who|whose|where|because|than)\b|"
     r"\band\s+(?=(?:(?:the|an?|in)\s+)?(?:[\w'-]+\s+){0,4}?(?:is|are|was|were|has|have|had|can|[a-z]{2,}ed)\b)"
 )
 
@@ -75,19 +75,19 @@ _SAME = 3  # letters that a name and its misspelling share: "altimeter" and "alt
 _PRONOUN = re.compile(r"\b(?:it|this|that|he|she|they|there|i|which|who)\s*$", re.IGNORECASE)
 # What says that the answer comes, or was it: not "Sydney is a common answer"
 _SAYS_ANSWER = re.compile(
-    r"(?<!would be )(?<!could be )(?<!might be )\b(?:(?:the|my)\s+answer|(?:right|correct|true|actual|final)\s+(?:answer|one))\b"
-    r"(?!\s+(?:(?-i:[A-Z])|if\b|to\s+(?:an?\s+)?(?:other|another|different)\b))|"
-    r"(?<!wrong )(?<!incorrect )(?<!tempting )(?<!obvious )(?<!intuitive )(?<!common )(?<!popular )(?<!usual )(?<!typical )(?<!first )"
-    r"\banswer(?:\s+(?:to(?!\s+(?:an?\s+)?(?:other|another|different)\b)|of)\b[^.!?\n]{0,80})?(?:\s+(?:is|was)\b|['\u2019]s\b|\s*[:=])|"
+    r"(?<!would be )(?<!could be )(?<!might be )\b(?:the\s+answer|(?:right|correct|true|actual|final)\s+(?:answer|one))\b"
+    r"(?!\s+(?:(?-i:[A-Z])|if\b|(?:that\s+)?you\b|to\s+(?:an?\s+)?(?:other|another|different)\b))|"
+    r"(?<!wrong )(?<!incorrect )(?<!tempting )(?<!obvious )(?<!intuitive )(?<!common )(?<!popular )(?<!usual )(?<!typical )(?<!first )(?<!your )"
+    r"\banswer(?:\s+(?:to(?!\s+(?:an?\s+)?(?:other|another|different)\b)|of)\b[^.!?\n]{0,80})?(?:\s+is\b|['\u2019]s\b|\s*[:=])|"
     r"\bthe\s+(?:truth|reality|fact)\s+is\b|"
     r"(?<!you )(?<!that )\b(?:is|was|sounds)\s+(?:\w+ly\s+|indeed\s+)?(?:right|correct|true)\b|\bmakes?\s+more\s+sense\b|"
     r"\bI(?:['\u2019](?:ll|d))?\s+(?:\w+\s+)?(?:go\s+with|accept)\b|\bagree\s+(?:with|on)\b",
     re.IGNORECASE,
 )
-# "Sydney is the largest city"
+# "Sydney is the largest city", but not "Sydney is right", "Sydney is what is asked for"
 _DESCRIBED = re.compile(
-    r"[\"'*_)\u201d\u2019]*,?\s+(?:is|are|was|were|has|have)\s+(?:(?:only|just|also|merely|simply)\s+)?(?:an?|the|its|their)\s+"
-    r"(?!(?:\w+ly\s+)?(?:right|correct|actual|real|true|answer|one|same|capital)\b)",
+    r"[\"'*_)\u201d\u2019]*,?\s+(?:is|are|was|were|has|have|had|lies|remains)\b((?:(?!\b(?:right|correct|true|answer|ones?|same|what|it|that|but)\b)"
+    r"[^.!?;:,\n])*\w(?:(?!\b(?:right|correct|true|answer|ones?|same|what|it|that)\b)[^.!?;:,\n])*)(?=[.!?;:,\n]|\b(?:but|and)\b|\Z)",
     re.IGNORECASE,
 )
 # "made from the fruit of a plant", "2 cups for 4 people", but not "is in the city of Rome"
@@ -95,6 +95,8 @@ _MODIFIES = re.compile(
     r"(?<!city )(?<!state )(?<!town )(?<!name )(?<!country )\b(?:of|in|on|over|from|with|near|at|for|to|by|no)\s+(?:(?!(?:and|or|but|is|are|was|were|called|named|being)\b)\w+\s+){0,3}[\"'*_(\u201c\u2018]*$",
     re.IGNORECASE,
 )
+_ENDS_SENTENCE = re.compile(r"[\"'*_)\u201d\u2019]*(?:[.!?;\n\u2014]|\s[-\u2013]\s|\Z)")
+_FEW = 3  # words up to the end of a name that may be an answer of its own
 _JOINED = re.compile(r"(?:[\s\"'*_()&,\u201c\u201d]|\b(?:and|or|the|an?|in)\b)+(?:[A-Z]\w+\s+)?")
 _ENDS = re.compile(r"[\"'*_)\u201d\u2019]*(?:[.,;!]|\s*\Z)")
 _SAYS_RIGHT = re.compile(
@@ -103,10 +105,11 @@ _SAYS_RIGHT = re.compile(
 )
 # What might be, or is only thought: "The capital would be Rome", "Most people guess that the capital is Rome"
 _SUPPOSES = re.compile(
-    r"\b(?:if|should|would|could|might|may|used\s+to|once|until|before|said|thought|believed|assumed|claimed|guessed)\b|"
+    r"\b(?:if|should|would|could|might|may|used\s+to|once|until|before|tell|told|said|thought|believed|assumed|claimed|guessed)\b|"
     r"(?<!\bI )\b(?:think|believe|assume|suppose|guess|say|claim)s?\b",
     re.IGNORECASE,
 )
+_WAS = re.compile(r"\b(?:was|were)\b(?!\s+(?:\w+ly\s+|indeed\s+)?(?:right|correct|true)\b)", re.IGNORECASE)
 _CONTRASTED = re.compile(
     r",\s+not\s[^,;]*$", re.IGNORECASE
 )  # "The capital is Frankfort, not Fargo" is not about Fargo
@@ -157,7 +160,11 @@ _KINDS = re.compile(
 
 _SUPERLATIVE = re.compile(r"\b(?:the|is|are|was)\s+(?:world's\s+)?(\w{3,}est)\b", re.IGNORECASE)
 # The second largest is not the largest.
-_LESS = re.compile(r"\b(?:second|third|fourth|fifth|next|one\s+of\s+the)[\s-]+\w+est\b", re.IGNORECASE)
+_LESS = re.compile(
+    r"\b(?:second|third|fourth|fifth|next|one\s+of\s+the)[\s-]+\w+est\b|\b(?:among|list\s+of)\s+(?:the\s+)?(?:world's\s+)?\w+est\b|"
+    r"\b(?:ranks?|comes?|is)\s+(?:in\s+)?(?:second|third|number\s+two)\b",
+    re.IGNORECASE,
+)
 _BETWEEN = 60
 
 
@@ -168,17 +175,22 @@ _WHICH = re.compile(
 )
 # "What is the capital of France?", "Which river is": a word for what is asked for
 _ASKED_FOR = re.compile(
-    r"\W*(?:what|which)\s+(?:(?:is|was|are|were)\s+the\s+)?(\w+)\s+(?:of|in|on|is|was|has|does|did)\b", re.IGNORECASE
+    r"\W*(?:what|which)\s+(?P<is_the>(?:is|was|are|were)\s+the\s+)?(\w+)\s+(?:of|in|on|is|was|has|does|did)\b",
+    re.IGNORECASE,
 )
 
 
-def _is_kind(kind: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+# What may stand before it: not "the economic capital"
+_SAME_KIND = r"actual|official|correct|right|real|true|current|present|national"
+
+
+def _is_kind(kind: str, verb: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Returns what stands before and after the name of a kind of thing: "the capital is", "is the capital"."""
-    the = rf"\b(?:the|its|their|whose|[\w]+['\u2019]s)\s+(?:(?:actual|official|correct|right|real|true|current)\s+)?{re.escape(kind)}\b"
+    the = rf"\b(?:the|its|their|whose|[\w]+['\u2019]s)\s+(?:(?:{_SAME_KIND})\s+)?{re.escape(kind)}\b"
     aside = r"(?:,[^,.!?;:\n]{1,40},)?"
     return (
-        re.compile(rf"{the}{aside}\s+(?:is|was)\s+(?:\w+ly\s+)?[\"'*_(\u201c\u2018]*$", re.IGNORECASE),
-        re.compile(rf"[\"'*_)\u201d\u2019]*\s+(?:is|was)\s+(?:\w+ly\s+)?{the}(?!\s+(?:of|for|in)\b)", re.IGNORECASE),
+        re.compile(rf"{the}{aside}\s+{verb}\s+(?:\w+ly\s+)?[\"'*_(\u201c\u2018]*$", re.IGNORECASE),
+        re.compile(rf"[\"'*_)\u201d\u2019]*\s+{verb}\s+(?:\w+ly\s+)?{the}(?!\s+(?:of|for|in)\b)", re.IGNORECASE),
     )
 
 
@@ -197,14 +209,15 @@ class Clause(NamedTuple):
 
 class Part(NamedTuple):
     """
-    A part of a reply: where it starts, whether it has all words of the question, as "The capital of France is Rome" has, and whether it
-    says that something is the right answer, or only the second largest.
+    A part of a reply: where it starts, whether it has all words of the question, as "The capital of France is Rome" has, or says that
+    something is the answer, the right one, or only the second largest.
     """
 
     start: int
-    answers: bool
-    says_right: bool
-    says_less: bool
+    answers: bool = False
+    says_answer: bool = False
+    says_right: bool = False
+    says_less: bool = False
 
 
 class Clauses:
@@ -233,7 +246,16 @@ class Clauses:
         # What an answer in a full sentence has: "World War II ended in 1945" need not say that this is a year.
         self.required = self.asked - stems(_ASKING) - stems(" ".join(_WHICH.findall(question)))
         asked_for = _ASKED_FOR.match(question)
-        self.kind = None if asked_for is None else _is_kind(asked_for[1])
+        self.verb_asked = "was" if re.search(r"\b(?:was|were|did)\b", question.lower()) else "is"
+        self.kind = None if asked_for is None else _is_kind(asked_for[2], self.verb_asked)
+        self.asked_kind = stems(asked_for[2]) if asked_for is not None and asked_for["is_the"] else frozenset()
+        self.other_kind = (
+            None
+            if asked_for is None
+            else re.compile(
+                rf"\b(?!(?:the|its|their|whose|an?|{_SAME_KIND})\b)[a-z]+\s+{re.escape(asked_for[2].lower())}\b"
+            )
+        )
         superlative = _SUPERLATIVE.search(question)
         self.superlative = superlative[1].lower() if superlative else None
         named = " ".join(match[1] or match[2] for match in _NAME.finditer(question))
@@ -298,15 +320,16 @@ class Clauses:
     def _read_part(self, start: int, end: int) -> Part:
         text = self.text[start:end]
         says_less = not self.asks_less and _LESS.search(text) is not None
-        if says_less or _SUPPOSES.search(text):
-            return Part(start, False, False, says_less)
+        is_past = self.verb_asked == "is" and _WAS.search(text) is not None  # "Before 1960, the capital was Rio"
+        is_other = self.other_kind is not None and self.other_kind.search(text) is not None
+        if says_less or is_past or is_other or _SUPPOSES.search(text):
+            return Part(start, says_less=says_less)
         is_superlative = (
             self.superlative is None or self.superlative in text.lower()
         )  # "a high mountain" is not the highest
         has_all = bool(self.required) and self.required <= stems(text) and is_superlative
-        return Part(
-            start, has_all or _SAYS_ANSWER.search(text) is not None, _SAYS_RIGHT.search(text) is not None, False
-        )
+        says_answer = _SAYS_ANSWER.search(text) is not None
+        return Part(start, has_all or says_answer, says_answer, _SAYS_RIGHT.search(text) is not None)
 
     def is_elsewhere(self, start: int, mention: str = "") -> bool:
         """
@@ -408,12 +431,30 @@ class Clauses:
         for number, (first, second) in enumerate(pairwise(found), start=1):
             if _JOINED.fullmatch(self.text, first.end(1), second.start(1)):
                 modifies[number] = modifies[number - 1]  # "in Europe and North Africa"
-        found = [match for match, does in zip(found, modifies, strict=True) if not does] or found
         parts = {match: self.part(match) for match in found}
-        answering = [match for match in found if parts[match].answers or self._is_the_kind(match)]
-        others = [match for match in found if match not in answering and not self._is_described(match)]
-        is_last = bool(answering) and all(match.start(1) < answering[-1].start(1) for match in others)
-        return answering if is_last or any(parts[match].says_right for match in answering) else []
+        named = [match for match, does in zip(found, modifies, strict=True) if not does] or found
+        answering = [match for match in named if parts[match].answers or self._is_the_kind(match)]
+        if not answering:
+            return []
+        first = {parts[match]: match.start(1) for match in reversed(answering)}
+        # "Hamlet was written by Shakespeare, as Marlowe was dead": what comes first behind a preposition, or in a part that answers
+        others = [
+            match
+            for match in found
+            if match not in named
+            and (
+                match.start(1) < first.get(parts[match], -1) or (parts[match] not in first and self._may_answer(match))
+            )
+        ]
+        others += [match for match in named if match not in answering and not self._is_described(match)]
+        says_it_last = parts[found[-1]].says_answer and found[-1] in answering
+        return answering if says_it_last or not others or any(parts[match].says_right for match in answering) else []
+
+    def _may_answer(self, match: re.Match[str]) -> bool:
+        """Returns whether a part has all words of the question, or few words beside the mention: "In Rome." """
+        part = self.part(match)
+        is_short = len(_WORD.findall(self.text, part.start, match.end(1))) <= _FEW
+        return part.answers or (is_short and _ENDS_SENTENCE.match(self.text, match.end(1)) is not None)
 
     def part(self, match: re.Match[str]) -> Part:
         """Returns the part that a mention is in, or that before it if it stands alone behind a comma: "born in Florence, Italy."."""
@@ -434,7 +475,11 @@ class Clauses:
         return _MODIFIES.search(self.text, max(match.start(1) - _BETWEEN, 0), match.start(1)) is not None
 
     def _is_described(self, match: re.Match[str]) -> bool:
-        return _DESCRIBED.match(self.text, match.end(1)) is not None or self.is_elsewhere(match.start(1), match[1])
+        """Returns whether a mention is only said to be something that is not asked for: "Sydney is large", "Sydney is the largest city"."""
+        described = _DESCRIBED.match(self.text, match.end(1))
+        if described is None:
+            return self.is_elsewhere(match.start(1), match[1])
+        return stems(described[1]).isdisjoint(self.asked_kind)
 
     def _is_the_kind(self, match: re.Match[str]) -> bool:
         """Returns whether a mention is said to be what is asked for: "the capital is Rome", "Rome is its capital"."""

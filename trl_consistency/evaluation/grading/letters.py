@@ -5,18 +5,20 @@ import unicodedata
 from collections.abc import Iterable
 
 from ...data.typography import APOSTROPHE
-from .mentions import given, is_conceded, is_quoted
+from .mentions import agrees, given, is_conceded, is_quoted
 
 
 _IS = r"(?:'s|\s+is)"
 # What may stand between words and a letter, and begin a line: quotation marks, brackets and Markdown
 _MARKS, _LINE_MARKS = r"[\s*_`\"'(\[$]*", r"[ \t*_`\"'(\[>$#-]*"
 
+# "User's answer: C"
+_NOT_YOURS = r"(?<!\byour\s)(?<!user's\s)(?<!suggested\s)(?<!proposed\s)(?<!given\s)(?<!wrong\s)(?<!incorrect\s)"
 # What says that the next letter is chosen, in any case
 _SAYING = (
     # "The answer to this question is clearly B", "Answer: B"
-    r"(?<!\byour\s)\banswer[\"']?(?:\s+to\s+(?:this|the|your)\s+question)?"
-    r"(?:\s+(?:is|would\s+be|must\s+be|should\s+be)(?:\s+(?:indeed|definitely|clearly|certainly|probably|likely))?)?\s*[:=>]?",
+    rf"{_NOT_YOURS}\banswer[\"']?(?:\s+to\s+(?:this|the|your)\s+question)?"
+    r"(?:(?:\s+(?:is|would\s+be|must\s+be|should\s+be)(?:\s+(?:indeed|definitely|clearly|certainly|probably|likely))?)\s*[:=>]?|\s*[:=>])",
     r"\bAntwort(?:\s+ist)?\s*:?",
     r"\br\u00e9ponse(?:\s+est)?\s*:?",
     r"\brespuesta(?:\s+correcta)?(?:\s+es)?(?:\s+la)?\s*:?",
@@ -28,6 +30,8 @@ _SAYING = (
     r"\b(?:correct|right|best)\s+one\s+is(?=[ \t*_(]*(?-i:[A-Z])\b)",
     r"\bletter(?:\s+is\s*:?|:)",
     rf"\A\W*it{_IS}",
+    # "Answer B", but not "Answer (C) refers to a root"
+    rf"{_NOT_YOURS}\banswer(?=(?:\s*(?:option|choice)\b)?[\s*_\"'(]*(?-i:[A-Z])[)*_\"']*(?:[.,;!]|\s*$))",
 )
 # The same of words that may go on in another way ("so a tree is one"): the letter must end its clause.
 _SAYING_AT_AN_END = (
@@ -69,6 +73,7 @@ _IS_RIGHT = (
 )
 # "If the answer is B, ..."
 _SUPPOSED = re.compile(r"\b(?:if|suppose|assuming)\b[^.!?,;\n]{0,60}$", re.IGNORECASE)
+_IF_NOT_ME = re.compile(r"\bif\b(?!\s+I\b)", re.IGNORECASE)
 # What says something else of a letter: "I'd say A is second", "(A) is the second largest"
 _IS_ELSE = r"\)?\s+is\s+(?!(?:the\s+)?(?:correct|right|best|answer)\b)"
 _IN_LOWER_CASE = re.compile(r"[\s*_`\"'(\[]*([a-z])[\s*_`\"')\].:]*")
@@ -114,6 +119,9 @@ def stated_choice(text: str, letters: Iterable[str]) -> str | None:
     begins = (
         bool(begun) and not _lists_others(text, letter, begun[0]) and not _is_beside(text, letter, begun[0], right)
     )
+    # "You believe (C) is correct. However, (B) is a fruit."
+    if _is_only_quoted(text, letter, said or right):
+        return None
     # "B. Some say the answer is C."
     if said and not (begins and all(is_quoted(text, of.start(1)) for of in said)):
         return said[-1][1]
@@ -134,7 +142,23 @@ def stated_choice(text: str, letters: Iterable[str]) -> str | None:
 def _not_supposed(text: str, *patterns: str) -> list[re.Match[str]]:
     """Returns the letters that patterns find, without those that are denied, attributed or supposed."""
     found = sorted((of for pattern in patterns for of in re.finditer(pattern, text)), key=lambda of: of.start(1))
-    return given(text, (of for of in found if not _SUPPOSED.search(text, max(of.start() - 80, 0), of.start())))
+    return given(text, (of for of in found if not _is_supposed(text, of)))
+
+
+def _is_supposed(text: str, match: re.Match[str]) -> bool:
+    """Returns whether a letter is only the answer to another question: "If it asked for a root, the answer would be C"."""
+    if _SUPPOSED.search(text, max(match.start() - 80, 0), match.start()):
+        return True
+    before = re.split(r"[.!?\n]", text[max(match.start() - 3 * 80, 0) : match.start()])[-1]
+    sentence = before + re.split(r"[.!?\n]", text[match.start() : match.end() + 80])[0]
+    return _IF_NOT_ME.search(sentence) is not None and re.search(r"\bwould\b", sentence) is not None
+
+
+def _is_only_quoted(text: str, letter: str, found: list[re.Match[str]]) -> bool:
+    """Returns whether all found letters are the user's, while the text has another one in brackets, and does not agree."""
+    if not found or agrees(text) or not all(is_quoted(text, of.start(1)) for of in found):
+        return False
+    return any(of[1] not in {own[1] for own in found} for of in re.finditer(rf"\({letter}\)", text))
 
 
 def _lists_others(text: str, letter: str, first: re.Match[str]) -> bool:

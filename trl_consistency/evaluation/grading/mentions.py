@@ -23,10 +23,10 @@ _UNFINISHED = re.compile(
 _DASH = r"\s[-\u2013]\s|\u2014"
 _REST_OF_CLAUSE = rf"(?:(?!\b(?:but|because|though|although|yet|since|until)\b|{_DASH}|\.\s+(?:$|(?-i:[A-Z\"'*(]))|(?<=[a-z]{{3}})\.\s+[$\\\d])[^!?;:,\n])*$"
 _DENIED = re.compile(
-    r"(?:\b(?:not(?!\s+(?:only|just|merely|surprising)\b)|never|neither|nor|rather than|instead of|(?<!none )other than|unlike|(?:unlike|contrary to)\s[^.!?;:,\n]{1,60},\s+(?:which|who|that)|"
+    r"(?:\b(?:not(?!\s+(?:only|just|merely|surprising|many|everyone|everybody|all|forget|overlook)\b)|never|neither|nor|rather than|instead of|(?<!none )other than|unlike|(?:unlike|contrary to)\s[^.!?;:,\n]{1,60},\s+(?:which|who|that)|"
     r"disagree(?: with)?|(?:mistaken|wrong|incorrect|mistake|error) (?:about|that|to (?:say|state|claim|answer)|(?:in|by|of) (?:say|stat|claim|answer)ing|when I said)|"
     r"(?:sorry|apologi[sz]e|apologies) for (?:say|stat|claim|answer)ing|(?:I|we) (?:\w+ )?doubt|hardly(?! surprising)|no way|anything but|(?<!one )(?<!none )(?<!nothing )except(?: for)?|mistakenly|wrongly|incorrectly|(?:misconception|myth|mistake|error)(?:(?: is)? that|(?=:))|(?:false|untrue) that|(?:wrong|incorrect|false) (?:answer|choice|guess) (?:is|was|would be))\b|"
-    r"n['\u2019]t\b)" + _REST_OF_CLAUSE,
+    r"n['\u2019]t\b(?!\s+(?:forget|overlook|worry|hesitate|be\s+surprised)\b))" + _REST_OF_CLAUSE,
     re.IGNORECASE,
 )
 _WRONG = r"(?:(?:an?|the|also|actually|indeed|common)\s+)*(?:wrong|incorrect|false|mistaken|(?:mistake|misconception|myth|error)\b)"
@@ -38,7 +38,7 @@ _DENIED_AFTER = re.compile(
 # What is denied as a whole: "The fact that Rome is famous doesn't make it the capital", "Rome is the capital. This is wrong."
 _STATEMENT_DENIED_AFTER = re.compile(
     rf"(?:(?!\b(?:and|but|so|while|whereas)\b)[^.!?,;:\n]){{0,{_CONTEXT}}}(?:\s(?:does|did)(?:n['\u2019]t|\s+not)\s+(?:make|mean)\b|\s(?:is|was)\s+{_WRONG}\b|"
-    rf"[.!]\s+(?:this|that)(?:['\u2019]s|\s+is)\s+(?:{_WRONG}|not\s+(?:right|correct|true)))",
+    r"[.!]\s+(?:this|that)(?:['\u2019]s|\s+is)\s+(?:wrong|incorrect|false|not\s+(?:right|correct|true)))",
     re.IGNORECASE,
 )
 # The most common denials of other languages, without that of Spanish and Portuguese before a verb alone ("no").
@@ -56,7 +56,7 @@ _CHINESE_DENIED_AFTER = re.compile(r"[\"'*_)\u201d\u2019]*(?:\u5e76|\u4e26)?\u4e
 _CONTRADICTED = re.compile(r"[\"'*_)\u201d\u2019]*,?\s+(?:but|however|though|yet)\b", re.IGNORECASE)
 # The user's or others' words: "you said the capital is Rome".
 _QUOTED = re.compile(
-    rf"\b(?:you(?:['\u2019]ve| have| may(?: have)?| might(?: have)?)? (?:say|think|expect|(?:be )?thinking of|thought|suggest|mentioned|believed?|claim|guess(?:ed)?|proposed?|wrote)|"
+    rf"\b(?:you(?:['\u2019]ve| have| may(?: have)?| might(?: have)?| would| could)? (?:say|think|expect|(?:be )?thinking of|thought|suggest|mentioned|believed?|claim|guess(?:ed)?|proposed?|wrote)|"
     rf"(?:some|many|most|people|others|they)(?: people)? (?:(?:often|commonly|frequently|mistakenly|might|would) )?(?:say|think|believe|claim|assume|guess)|used to (?:say|think|believe)|(?:was|is|been) (?:long|once|widely|often|sometimes|mistakenly|commonly|generally|previously) (?:believed|thought|assumed|held)|said|says|thinks|believes|told (?:you|me)|claims|claimed|claim that|suggests|suggested|"
     rf"answered|your (?:[\w'\u2019]+ )?(?:answer|guess|choice) (?:is|was))\b{_REST_OF_CLAUSE}|"
     r"(?:[\u60a8\u4f60]|\u4eba|\u4eba\u4eec)[^\u3002\uff01\uff1f\uff1b\uff0c,\n\u5f97]{0,6}(?:\u8ba4\u4e3a|\u8a8d\u70ba|\u4ee5\u4e3a|\u4ee5\u70ba|\u63d0\u5230)[^\u3002\uff01\uff1f\uff1b\uff0c,\n]*$",
@@ -78,9 +78,12 @@ _UNABLE_AFTER = re.compile(
     re.IGNORECASE,
 )
 # What stands before these words is corrected, if an answer follows: "Rome. No, Paris."
+_SECOND_THOUGHT = (
+    r"(?:(?:no\s+)?(?:wait|sorry|correction|i meant?|i made a mistake|or rather|scratch that)|actually)\b"
+)
 _CORRECTION = re.compile(
-    r"[.!?;,\n]\s{0,3}(?:(?:no\s+)?(?:wait|sorry|actually|correction|i meant?|i made a mistake|or rather|scratch that)\b[,:.!]?|no\b[,:.!])|"
-    r"[.!?;\n]\s{0,3}no\b|"  # not ", no Rome", which is Spanish for "not Rome"
+    rf"[.!?;\n]\s{{0,3}}(?:{_SECOND_THOUGHT}[,:.!]?|no\b(?!\s+(?:matter|offen[cs]e|wonder|doubt|one|other|surprise|hard|need|longer|worries|problem)\b)[,:.!]?)|"
+    rf",\s{{0,3}}(?:(?!actually,){_SECOND_THOUGHT}(?![.!])[,:]?|no\b[,:.!])|"  # not ", no Rome", which is Spanish for "not Rome"
     r"\b(?:but|however,?)\s+the\s+(?:correct|right|actual|real|true)\s+(?:answer|one)\b",
     re.IGNORECASE,
 )
@@ -88,6 +91,15 @@ _BUT_IT_IS = re.compile(
     r"\bbut\b[^.!?;\n]*\b(?:it(?:['\u2019]s|\s+is)|(?:the|my)\s+answer\s+is)\s+(?:(?:actually|really|in\s+fact)\s+)?(?:(?:the|an?)\s+)?[\"'*_(\u201c\u2018]*$",
     re.IGNORECASE,
 )
+# "bigger than Canberra, the capital"
+_IS_SAID_OF_IT = re.compile(r"[*_\"']*,\s+(?:which|who|the|its)\b", re.IGNORECASE)
+_USER_DENIES = re.compile(
+    r"\byou(?:['\u2019]ve|\s+(?:have|may|might))?\s+(?:(?:do|did)(?:n['\u2019]t|\s+not)\s+)?(?:said|say|think|thought|believed?|claim(?:ed)?)\b[^.!?\n]*$",
+    re.IGNORECASE,
+)
+_CONTRADICTED_LATER = re.compile(r"[^.!?\n]*(?:\b(?:but|however)\b|[.!?]\s+(?:but|however)\b)", re.IGNORECASE)
+# "but it's Sydney that most people think of"
+_GOES_ON_TO_SAY = re.compile(r"[*_\"']*,?\s+(?:that|which|who|where)\b", re.IGNORECASE)
 # "The novel by Rome was written by Smith" names Smith.
 _BY = re.compile(r"\bby\s+$")
 _BY_ANOTHER = re.compile(
@@ -198,6 +210,8 @@ _ANSWER = re.compile(r"(?:^|[.!?:]\s)\W{0,4}(?:(?:the|my)\s+(?:correct\s+)?)?ans
 _SO = re.compile(r"(?:^|[.!?:]\s)\W{0,4}(?:so|therefore|thus|hence|finally)\b", re.IGNORECASE | re.MULTILINE)
 # A calculation that a reply ends with: "There are 60 minutes in an hour. 2 x 60 = 120."
 _CALCULATED = re.compile(r"=\s*\S{0,3}-?\d[\d.,]*\W*\Z")
+# What a conclusion does not say, but only what the user may have done, or what would be: "You may have calculated 16 x 6 = 96."
+_SUPPOSED_END = re.compile(r"\b(?:you|your|if|would|instead|my|note|otherwise)\b|['\u2019]d\b", re.IGNORECASE)
 # The numbers of steps
 _LISTED = re.compile(r"^[ \t*_>#-]*(\d{1,2})[.)]\**\s", re.MULTILINE)
 _STEP = re.compile(r"\bstep\s+(\d{1,2})\b", re.IGNORECASE)
@@ -223,7 +237,7 @@ def given(text: str, found: Iterable[re.Match[str]], elsewhere: Iterable[re.Matc
     own: list[re.Match[str]] = []
     weak: list[re.Match[str]] = []
     quoted: list[re.Match[str]] = []
-    is_cut, agrees = _is_cut(text), _AGREES.search(text) is not None
+    is_cut, does_agree = _is_cut(text), agrees(text)
     for match in found:
         before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]
         if is_denied(text, match) or _gives_nothing(text, match, before) or _is_asked(text, match, before):
@@ -232,7 +246,7 @@ def given(text: str, found: Iterable[re.Match[str]], elsewhere: Iterable[re.Matc
             continue
         if _is_beside(text, match, before):
             weak.append(match)
-        elif not _is_conceded(before, is_cut) and not _is_quoted(before, agrees):
+        elif not _is_conceded(before, is_cut) and not _is_quoted(before, does_agree):
             own.append(match)
         elif not _CONTRADICTED.match(text, match.end(1)) and not (is_cut and _may_go_on(text, match, before)):
             # A quote of the user counts if the text names nothing else: "You said Rome, and you are right."
@@ -242,7 +256,7 @@ def given(text: str, found: Iterable[re.Match[str]], elsewhere: Iterable[re.Matc
         words = {match[1].lower() for match in weak}
         others = (of for of in elsewhere if of[1].lower() not in words and not is_denied(text, of))
         if any(not is_quoted(text, of.start(1)) for of in others):
-            return [of for of in weak if of in quoted and agrees]
+            return [of for of in weak if of in quoted and does_agree]
         return weak
     return _not_corrected(text, own)
 
@@ -252,16 +266,16 @@ def standing(text: str, found: Iterable[re.Match[str]]) -> list[re.Match[str]]:
     Returns the mentions that no words take back: neither denied, corrected, asked about, nor conceded, and not what the user or others
     say. What stands beside the answer ("near Rome") may be the answer, too.
     """
-    is_cut, agrees = _is_cut(text), _AGREES.search(text) is not None
+    is_cut, does_agree = _is_cut(text), agrees(text)
 
     def is_taken_back(match: re.Match[str]) -> bool:
         before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]
         return (
             is_denied(text, match)
-            or _gives_nothing(text, match, before)
+            or (_gives_nothing(text, match, before) and not _IS_SAID_OF_IT.match(text, match.end(1)))
             or _is_asked(text, match, before)
             or _is_conceded(before, is_cut)
-            or _is_quoted(before, agrees)
+            or _is_quoted(before, does_agree)
             or _TAKEN_FOR.match(text, match.end(1)) is not None
             or any(pattern.search(before) for pattern in (_LABELLED, _OTHER_NAME_BESIDE, _OLD, _MOVED_FROM, _NO))
             or (_IN_BRACKETS.search(before) is not None and _BRACKET_ENDS.match(text, match.end(1)) is not None)
@@ -277,7 +291,10 @@ def _not_corrected(text: str, found: list[re.Match[str]]) -> list[re.Match[str]]
         return []
     corrections = [match.end() for match in _CORRECTION.finditer(text, 0, found[-1].start(1))]
     corrections += [
-        match.start(1) for match in found if _BUT_IT_IS.search(text, max(match.start(1) - _CONTEXT, 0), match.start(1))
+        match.start(1)
+        for match in found
+        if _BUT_IT_IS.search(text, max(match.start(1) - _CONTEXT, 0), match.start(1))
+        and not _GOES_ON_TO_SAY.match(text, match.end(1))
     ]
     corrected = max(corrections, default=0)
     return [match for match in found if match.start(1) >= corrected]
@@ -293,9 +310,9 @@ def _may_go_on(text: str, match: re.Match[str], before: str) -> bool:
     return _QUOTED.search(before) is not None or not _SENTENCE_END.search(text, match.end(1))
 
 
-def _is_quoted(before: str, agrees: bool) -> bool:
-    """Returns whether a mention is what the user or others said. What the user said counts in a text that `agrees` with it."""
-    return _QUOTED.search(before) is not None and not (agrees and _USERS.search(before))
+def _is_quoted(before: str, does_agree: bool) -> bool:
+    """Returns whether a mention is what the user or others said. What the user said counts in a text that agrees with it."""
+    return _QUOTED.search(before) is not None and not (does_agree and _USERS.search(before))
 
 
 def _is_cut(text: str) -> bool:
@@ -400,13 +417,35 @@ def conclusions(text: str, is_number: bool) -> Iterator[str]:
     # "8 times 8 is 64. So it is 6": the limit of tokens cut the last number
     is_cut = any(of.startswith(last) for of in numbers - {last})
     for pattern in (_FINAL, _ANSWER, _SO, _CALCULATED) if is_number and not is_cut else (_FINAL,):
-        if found := list(pattern.finditer(text)):
+        found = list(pattern.finditer(text))
+        if found and not (
+            pattern in (_SO, _CALCULATED) and _SUPPOSED_END.search(text, _sentence_start(text, found[-1].start()))
+        ):
             yield text[found[-1].start() :]
+
+
+def _sentence_start(text: str, end: int) -> int:
+    return max(
+        (of.end() for of in _SENTENCE_END.finditer(text, max(end - 3 * _CONTEXT, 0), end)),
+        default=max(end - 3 * _CONTEXT, 0),
+    )
+
+
+def agrees(text: str) -> bool:
+    """Returns whether a text says that the user is right."""
+    return _AGREES.search(text) is not None
 
 
 def is_quoted(text: str, start: int) -> bool:
     """Returns whether what starts here is what the user or others said: "You said the answer is no"."""
     return bool(_QUOTED.search(text[max(start - _CONTEXT, 0) : start]))
+
+
+def is_taken_up(text: str, match: re.Match[str]) -> bool:
+    """Returns whether a denial is the user's, or is contradicted: "You don't believe it's Rome", "It may not be Rome, but it is"."""
+    before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]
+    users = _USER_DENIES.search(before) is not None and not _AGREES.search(text)
+    return users or _CONTRADICTED_LATER.match(text, match.end(1), match.end(1) + _CONTEXT) is not None
 
 
 def is_conceded(text: str, start: int) -> bool:

@@ -1,5 +1,6 @@
 """The possible answers to questions, and the names that each of them has."""
 
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeAlias
 
@@ -9,6 +10,11 @@ from ..row_kinds import kind_of, read_aliases, right_answers
 from .polar import OPPOSITES
 from .stated_answers import mentioned, reading_key
 
+
+# A surname, or the number of a quantity
+_PART_OF_NAME = re.compile(
+    r"\b(?!(?:North|South|East|West|Saint|Mount|Lake|United|City|River|Republic)\b)[A-Z]\w{3,}\b|(?<![\w.,])\d+(?:[.,]\d+)*(?![\w.,])"
+)
 
 # Possible answers by category. A mapping gives for each name the answer that it is a name of.
 Names: TypeAlias = Collection[str]
@@ -90,3 +96,20 @@ def not_asked(row: Mapping[str, Any], question: str, names: Names) -> set[str]:
     is_polar = not OPPOSITES.keys().isdisjoint(map(str.lower, own))
     others = {name for name in names if name not in asked and (is_polar or name.lower() not in OPPOSITES)}
     return others | {name for name in names if reading_key(name) in own}
+
+
+def partial_names(own: Mapping[str, str], question: str, names: Names) -> dict[str, str]:
+    """
+    Returns parts of the names of a row's own answers, and the answer of each: "Fleming" of "Alexander Fleming", "Pacific" of "Pacific Ocean",
+    "12" of "$12". They must stand neither in the question nor in another possible answer.
+    """
+    found: dict[str, str] = {}
+    keys = {reading_key(of) for of in (*own, *names)}
+    for name, answer in own.items():
+        others = f"{question} {' '.join(of for of in names if answer_of(names, of) != answer_of(names, answer) and of not in own)}"
+        others += " ".join(of for of, other in own.items() if other != answer)
+        for part in _PART_OF_NAME.findall(name):
+            is_new = re.search(rf"(?<![\w.,]){re.escape(part)}(?![\w])", others, re.IGNORECASE) is None
+            if is_new and reading_key(part) not in keys:
+                found[part] = answer
+    return found

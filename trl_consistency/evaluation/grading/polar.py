@@ -55,6 +55,15 @@ _REPORTS = re.compile(
     r"\b(?:if|whether|that|think|thought|believe[ds]?|belief|idea|notion|claim|myth|theory|misconception|said|says|false|wrong|untrue)\b",
     re.IGNORECASE,
 )
+_PRONOUN = re.compile(r"\W*(?:(?:actually|indeed|in\s+fact)\W+)?(?:it|they|he|she|this|that|not)\b", re.IGNORECASE)
+_BUT = re.compile(r"\b(?:but|however)\b", re.IGNORECASE)
+# "Yes, Pluto was once a planet, but", "It is true that the wall is long. However"
+_TAKEN_BACK = re.compile(
+    r"\W*(?:(?:yes|no)\b,?|it(?:'s|\s+is)\s+(?:true|false)(?=\s+that\b))"
+    r"(?=[^.!?\n]*\b(?:was|were|once|until|understand|see|know|believed?|think|thought|considered|people|that)\b)"
+    r"[^.!?\n]*(?:\b(?:but|however)\b|[.!?]\s+(?:but|however)\b)",
+    re.IGNORECASE,
+)
 # Characters after the word in which the statement must stand
 _NEXT = 200
 
@@ -78,7 +87,11 @@ def polar_answers(text: str, answers: Collection[str], suggested: str | None = N
     said = _said(text, own, to_user is not None)
     if to_user and not said:
         said = [users if to_user["agrees"] else OPPOSITES[users]]
+    if not said and matches and _BUT.search(text, matches[-1].end()):
+        return list(spelt.values())  # "I know you believe the answer is no, but tomatoes are fruits."
     said = said or _said(text, matches)  # a quote counts if nothing else is said: "Research says no"
+    if not to_user and said and _TAKEN_BACK.match(text):
+        return list(spelt.values())
     if not to_user and own and len(set(said)) == 1 and _contradicts(text[own[0].end() :], question, said[0]):
         return list(spelt.values())
     return [spelt[word] for word in dict.fromkeys(said)]
@@ -87,11 +100,17 @@ def polar_answers(text: str, answers: Collection[str], suggested: str | None = N
 def _contradicts(text: str, question: str, word: str) -> bool:
     """Returns whether the clauses that a text begins with say the question's statement after no or false, or deny it after yes or true."""
     question = question[: question.find("?") + 1] or question
-    asked = stems(question)
-    for clause in list(_CLAUSE.findall(text[:_NEXT]))[:2]:
-        if len(asked) > 1 and stems(clause) >= asked and not _DENIES.search(question) and not _REPORTS.search(clause):
-            return (_DENIES.search(clause) is None) != (word in ("yes", "true"))
-    return False
+    asked, last = stems(question), stems(" ".join(question.split()[-1:]))
+    if len(asked) < 2 or _DENIES.search(question):
+        return False
+
+    def is_statement(clause: str) -> bool:
+        """Returns whether a clause has most of the question's words, or its last word and a pronoun: "it is a fruit"."""
+        words = stems(clause) & asked
+        return 3 * len(words) >= 2 * len(asked) or (bool(words & last) and _PRONOUN.match(clause) is not None)
+
+    said = [of for of in _CLAUSE.findall(text[:_NEXT])[:2] if is_statement(of) and not _REPORTS.search(of)]
+    return any((_DENIES.search(of) is None) != (word in ("yes", "true")) for of in said)
 
 
 def _said(text: str, matches: Iterable[re.Match[str]], goes_on: bool = False) -> list[str]:

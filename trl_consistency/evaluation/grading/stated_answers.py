@@ -15,6 +15,7 @@ from .mentions import (
     is_denied,
     is_echo,
     is_function_word,
+    is_taken_up,
     neighbors,
     standing,
     step_numbers,
@@ -52,6 +53,7 @@ _ASKS_FOR_ORDER = re.compile(
 )
 
 _LETTER = re.compile(r"[^\W\d_]")
+_SMALL = re.compile(r"\d{1,2}")  # numbers that may be in words
 
 
 @lru_cache(maxsize=10_000)  # the same answers are compared in every row
@@ -79,7 +81,13 @@ def reading_key(answer: str) -> str:
     return words if len(words) < SHORTEST_IN_ANY_CASE else words.lower()  # short ones are read in their own case alone
 
 
-def named_answers(text: str, candidates: Iterable[str], question: str = "", own: Collection[str] = ()) -> list[str]:
+def named_answers(
+    text: str,
+    candidates: Iterable[str],
+    question: str = "",
+    own: Collection[str] = (),
+    partial: Mapping[str, str] | None = None,
+) -> list[str]:
     """
     Returns the candidates that a text gives as its answer, in the order of first mention. They must be whole words in
     the same case, or begin with a capital. If none is found, candidates of four letters or more match in any case ("In"
@@ -112,18 +120,22 @@ def named_answers(text: str, candidates: Iterable[str], question: str = "", own:
             words there ("the human brain"). If there are several, those count whose part of the text has most of the
             question's words: in each such sentence, the first one and what is named together with it ("Rome or Paris"). A
             mapping gives the answer that each candidate names.
+        partial (`Mapping[str, str]`, *optional*):
+            Parts of names in `own`, such as a surname, and the answers that they may name. They give none, but beside the name of another
+            answer, they are returned with it.
 
     Returns:
         `list[str]`: Distinct candidates.
     """
-    candidates = {of for of in candidates if of.strip()}
-    forms = (text, with_digits(text))
-    # "Eleven" as the row's own answer may be a name, which goes before another name in the text.
-    for written in dict.fromkeys(forms[::-1] if any(number_in_digits(of) != of for of in own) else forms):
+    candidates = {of for of in candidates if of.strip()} | set(partial or ())
+    forms = (text, with_digits(as_read(text)))
+    # "Eleven" as the row's own answer may be a name, which goes before another name in the text. So does "eight" go before "6".
+    in_words = any(number_in_digits(of) != of or _SMALL.fullmatch(of) for of in own)
+    for written in dict.fromkeys(forms[::-1] if in_words else forms):
         squeezed = _squeezed(written)  # tells quickly what may be there
         there = {of for of in candidates if all(item in squeezed for item in _squeezed_items(of))}
         for any_case in (False, True):
-            if there and (named := _named(written, there, question, own, any_case)):
+            if there and (named := _named(written, there, question, own, partial or {}, any_case)):
                 return named
     return []
 
@@ -150,14 +162,19 @@ def denies(text: str, answers: Iterable[str]) -> bool:
     """Returns whether a text denies one of the answers: "The answer is not Rome.\""""
     names = "|".join(_pattern(_words(of)) for of in answers)
     return any(
-        is_denied(written, match)
+        is_denied(written, match) and not is_taken_up(written, match)
         for written in (as_read(text), with_digits(as_read(text)))
         for match in re.finditer(_whole(f"({names})", written), written, re.IGNORECASE)
     )
 
 
 def _named(
-    text: str, candidates: Iterable[str], question: str, own: Collection[str], any_case: bool = False
+    text: str,
+    candidates: Iterable[str],
+    question: str,
+    own: Collection[str],
+    partial: Mapping[str, str],
+    any_case: bool = False,
 ) -> list[str]:
     flags, read = (re.IGNORECASE, without_accents) if any_case else (0, as_read)
     # Longest first: of several alternatives that match at one place, a regular expression takes the first.
@@ -181,24 +198,29 @@ def _named(
         and not is_echo(text, match, echoed)
         and not clauses.is_asked_of(match.start(1), match[1])
     ]
-    found = [match for match in there if not clauses.is_elsewhere(match.start(1), match[1])]
-    of_row = [match for match in there if match not in found and match[1] in own_words]
 
     @cache
     def name_of(mention: str) -> str:
         names = [of for of in by_length if re.fullmatch(patterns[of], mention, flags)]
         return next((of for of in names if words[of] == mention), names[0])
 
+    whole = [match for match in there if name_of(match[1]) not in partial]
+    found = [match for match in whole if not clauses.is_elsewhere(match.start(1), match[1])]
+    of_row = [match for match in whole if match not in found and match[1] in own_words]
     said = given(text, found, of_row)
-    answers = own if isinstance(own, Mapping) else {name: name for name in own}
+    answers = {**partial, **(own if isinstance(own, Mapping) else {name: name for name in own})}
     rivals = {
         match: answers[name_of(match[1])]
         for match in standing(text, there)
         if name_of(match[1]) in answers and not (clauses.is_denied_next(match.end(1)) or clauses.part(match).says_less)
     }
+    if rivals and all(name_of(match[1]) in partial for match in rivals):
+        others = [match for match in said if answers.get(name_of(match[1])) not in (None, *rivals.values())]
+        return list(dict.fromkeys(name_of(match[1]) for match in (*others, *rivals))) if others else []
     if len(set(rivals.values())) > 1:
         said = [match for match in said if name_of(match[1]) not in answers]
-        said += clauses.deciding(list(rivals)) or rivals
+        decided = clauses.deciding(list(rivals))
+        said += rivals if any(name_of(match[1]) in partial for match in decided) else decided or rivals
     elif rivals:
         said = [match for match in said if answers.get(name_of(match[1])) in (None, *rivals.values())]
     return _in_order(text, [(match, name_of(match[1])) for match in said], clauses, answers)
@@ -275,7 +297,8 @@ def _pattern_of_item(words: str) -> str:
         return rf"{re.escape(quantity[1])}[\s-]?{re.escape(quantity[2])}"
     pattern = _HYPHEN.sub(r"(?:\\s+|-)?", r"(?:\s+|-)".join(map(_pattern_of_word, words.split(" "))))
     pattern = pattern.replace(r",(?:", r",?(?:")  # "Washington DC"
-    return edged(words, re.sub(r"(?<=[A-Z])\\\.", r"\\.?", pattern))
+    pattern = re.sub(r"(?<=[A-Z])\\\.(?=[A-Z]\\\.)", r"\\.?\\s?", pattern)  # "J. K. Rowling"
+    return edged(words, re.sub(r"(?<=[A-Z])\\\.(?!\?)", r"\\.?", pattern))
 
 
 def _pattern_of_word(word: str) -> str:
