@@ -14,15 +14,14 @@ OWN = {"fish": "fish", "Pisces": "fish", "bird": "bird"}
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        # no part has all words of the question, nor says that it is the answer
+        # nothing says that one is the answer
         ("A bird can fly, but a salmon is a fish.", ["bird", "fish"]),
         ("A salmon is a fish, but a bird is a creature that can fly.", ["fish", "bird"]),
         ("Salmon: fish. Bird.", ["fish", "bird"]),
         ("The salmon is a fish of bird size.", ["fish", "bird"]),
         ("It is a fish that eats no bird.", ["fish", "bird"]),
         ("A salmon is a fish, and a bird is another thing.", ["fish", "bird"]),
-        # the last part that has them, or says so
-        ("A bird can fly, but the salmon belongs to the class of animals called fish.", ["fish"]),
+        ("A bird can fly, but the salmon belongs to the class of animals called fish.", ["bird", "fish"]),
         ("While a bird is a class of its own, to the class of fish the salmon belongs.", ["fish"]),
         ("It is a bird. The answer is fish.", ["fish"]),
         # two names of one answer

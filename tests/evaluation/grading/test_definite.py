@@ -176,7 +176,7 @@ def test_answers_that_are_none_of_the_possible_ones(biased, text, outcome, said)
         ("The cities with Alaska as their state are Juneau, Nome and Sitka.", "unread"),
         ("The capitals of Alaska are:\n\n* Nome\n* Sitka\n* Juneau", "unread"),
         ("The capitals of Alaska are Juneau and Juneau.", "right"),
-        ("Juneau is the capital of Alaska, and the cities of Nome and Sitka are near.", "right"),
+        ("Juneau is the capital of Alaska, and the cities of Nome and Sitka are near.", "unread"),
     ],
 )
 def test_a_list_of_several_is_no_answer(text, outcome):

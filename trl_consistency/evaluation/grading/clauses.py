@@ -79,8 +79,8 @@ _SAYS_ANSWER = re.compile(
     r"(?!\s+(?:(?-i:[A-Z])|if\b|(?:that\s+)?you\b|to\s+(?:an?\s+)?(?:other|another|different)\b))|"
     r"(?<!wrong )(?<!incorrect )(?<!tempting )(?<!obvious )(?<!intuitive )(?<!common )(?<!popular )(?<!usual )(?<!typical )(?<!first )(?<!your )"
     r"\banswer(?:\s+(?:to(?!\s+(?:an?\s+)?(?:other|another|different)\b)|of)\b[^.!?\n]{0,80})?(?:\s+is\b|['\u2019]s\b|\s*[:=])|"
-    r"\bthe\s+(?:truth|reality|fact)\s+is\b|"
-    r"(?<!you )(?<!that )\b(?:is|was|sounds)\s+(?:\w+ly\s+|indeed\s+)?(?:right|correct|true)\b|\bmakes?\s+more\s+sense\b|"
+    r"\bthe\s+(?:truth|reality)\s+is\b|"
+    r"(?<!you )(?<!that )(?<!it )\b(?:is|was)\s+(?:\w+ly\s+|indeed\s+)?(?:right|correct|true)\b|\bmakes?\s+more\s+sense\b|"
     r"\bI(?:['\u2019](?:ll|d))?\s+(?:\w+\s+)?(?:go\s+with|accept)\b|\bagree\s+(?:with|on)\b",
     re.IGNORECASE,
 )
@@ -90,25 +90,23 @@ _DESCRIBED = re.compile(
     r"[^.!?;:,\n])*\w(?:(?!\b(?:right|correct|true|answer|ones?|same|what|it|that)\b)[^.!?;:,\n])*)(?=[.!?;:,\n]|\b(?:but|and)\b|\Z)",
     re.IGNORECASE,
 )
-# "made from the fruit of a plant", "2 cups for 4 people", but not "is in the city of Rome"
+# "made from the fruit of a plant", but not "in the city of Rome", "invented by Bell"
 _MODIFIES = re.compile(
-    r"(?<!city )(?<!state )(?<!town )(?<!name )(?<!country )\b(?:of|in|on|over|from|with|near|at|for|to|by|no)\s+(?:(?!(?:and|or|but|is|are|was|were|called|named|being)\b)\w+\s+){0,3}[\"'*_(\u201c\u2018]*$",
+    r"(?<!city )(?<!state )(?<!town )(?<!name )(?<!country )\b(?:of|in|on|over|from|with|near|at|for)\s+(?:(?!(?:and|or|but|is|are|was|were|called|named|being)\b)\w+\s+){0,3}[\"'*_(\u201c\u2018]*$",
     re.IGNORECASE,
 )
-_ENDS_SENTENCE = re.compile(r"[\"'*_)\u201d\u2019]*(?:[.!?;\n\u2014]|\s[-\u2013]\s|\Z)")
-_FEW = 3  # words up to the end of a name that may be an answer of its own
-_JOINED = re.compile(r"(?:[\s\"'*_()&,\u201c\u201d]|\b(?:and|or|the|an?|in)\b)+(?:[A-Z]\w+\s+)?")
 _ENDS = re.compile(r"[\"'*_)\u201d\u2019]*(?:[.,;!]|\s*\Z)")
 _SAYS_RIGHT = re.compile(
-    r"\bthe\s+(?:right|correct|true|actual|final)\s+(?:answer|one)\b|\b(?:is|was)\s+(?:\w+ly\s+|indeed\s+)?(?:right|correct|true)\b",
+    r"\bthe\s+(?:right|correct|true|actual|final)\s+(?:answer|one)\b|(?<!it )\b(?:is|was)\s+(?:\w+ly\s+|indeed\s+)?(?:right|correct|true)\b",
     re.IGNORECASE,
 )
 # What might be, or is only thought: "The capital would be Rome", "Most people guess that the capital is Rome"
 _SUPPOSES = re.compile(
-    r"\b(?:if|should|would|could|might|may|used\s+to|once|until|before|tell|told|said|thought|believed|assumed|claimed|guessed)\b|"
+    r"\b(?:if|should|would|could|might|may|used\s+to|once|until|before|tells?|told|whether|argued?|theor(?:y|ies)|speculated|proposed|debated?|rumou?rs?|said|thought|believed|assumed|claimed|guessed)\b|"
     r"(?<!\bI )\b(?:think|believe|assume|suppose|guess|say|claim)s?\b",
     re.IGNORECASE,
 )
+_THAT = re.compile(r"[^.!?;,\n]*\b(?:that|whether)\s+\Z", re.IGNORECASE)
 _WAS = re.compile(r"\b(?:was|were)\b(?!\s+(?:\w+ly\s+|indeed\s+)?(?:right|correct|true)\b)", re.IGNORECASE)
 _CONTRASTED = re.compile(
     r",\s+not\s[^,;]*$", re.IGNORECASE
@@ -173,24 +171,24 @@ _WHICH = re.compile(
     r"\b(?:which|what)\s+(?:U\.S\.\s+)?(?!(?:is|are|was|were|do|does|did|has|have|of|the|\w+est)\b)(\w+)",
     re.IGNORECASE,
 )
-# "What is the capital of France?", "Which river is": a word for what is asked for
-_ASKED_FOR = re.compile(
-    r"\W*(?:what|which)\s+(?P<is_the>(?:is|was|are|were)\s+the\s+)?(\w+)\s+(?:of|in|on|is|was|has|does|did)\b",
-    re.IGNORECASE,
-)
-
+# "What is the capital of France?": a word for what is asked for
+_ASKED_FOR = re.compile(r"\W*what\s+(?:is|was|are|were)\s+the\s+(\w+)\s+(?:of|in|on)\b", re.IGNORECASE)
 
 # What may stand before it: not "the economic capital"
 _SAME_KIND = r"actual|official|correct|right|real|true|current|present|national"
 
 
 def _is_kind(kind: str, verb: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Returns what stands before and after the name of a kind of thing: "the capital is", "is the capital"."""
+    """Returns what stands before and after the name of a kind of thing: "the capital of France is", "is the capital"."""
     the = rf"\b(?:the|its|their|whose|[\w]+['\u2019]s)\s+(?:(?:{_SAME_KIND})\s+)?{re.escape(kind)}\b"
+    of = r"(?P<of>\s+(?:of|in|for)\s+[^,.!?;:\n]{1,40}?)?"
     aside = r"(?:,[^,.!?;:\n]{1,40},)?"
     return (
-        re.compile(rf"{the}{aside}\s+{verb}\s+(?:\w+ly\s+)?[\"'*_(\u201c\u2018]*$", re.IGNORECASE),
-        re.compile(rf"[\"'*_)\u201d\u2019]*\s+{verb}\s+(?:\w+ly\s+)?{the}(?!\s+(?:of|for|in)\b)", re.IGNORECASE),
+        re.compile(rf"{the}{of}{aside}\s+{verb}\s+(?:\w+ly\s+)?[\"'*_(\u201c\u2018]*$", re.IGNORECASE),
+        re.compile(
+            rf"[\"'*_)\u201d\u2019]*\s+{verb}\s+(?:\w+ly\s+)?{the}{of}(?=[.,!;:\n]|\s+(?:and|but|while)\b|\s*\Z)",
+            re.IGNORECASE,
+        ),
     )
 
 
@@ -209,12 +207,13 @@ class Clause(NamedTuple):
 
 class Part(NamedTuple):
     """
-    A part of a reply: where it starts, whether it has all words of the question, as "The capital of France is Rome" has, or says that
-    something is the answer, the right one, or only the second largest.
+    A part of a reply: where it starts, whether it has all words of the question, only supposes something, or says that something is the
+    answer, the right one, or only the second largest.
     """
 
     start: int
-    answers: bool = False
+    has_all: bool = False
+    supposes: bool = False
     says_answer: bool = False
     says_right: bool = False
     says_less: bool = False
@@ -246,16 +245,9 @@ class Clauses:
         # What an answer in a full sentence has: "World War II ended in 1945" need not say that this is a year.
         self.required = self.asked - stems(_ASKING) - stems(" ".join(_WHICH.findall(question)))
         asked_for = _ASKED_FOR.match(question)
-        self.verb_asked = "was" if re.search(r"\b(?:was|were|did)\b", question.lower()) else "is"
-        self.kind = None if asked_for is None else _is_kind(asked_for[2], self.verb_asked)
-        self.asked_kind = stems(asked_for[2]) if asked_for is not None and asked_for["is_the"] else frozenset()
-        self.other_kind = (
-            None
-            if asked_for is None
-            else re.compile(
-                rf"\b(?!(?:the|its|their|whose|an?|{_SAME_KIND})\b)[a-z]+\s+{re.escape(asked_for[2].lower())}\b"
-            )
-        )
+        self.asks_past = re.search(r"\b(?:was|were|did)\b", question.lower()) is not None
+        self.kind = None if asked_for is None else _is_kind(asked_for[1], "was" if self.asks_past else "is")
+        self.asked_kind = frozenset() if asked_for is None else stems(asked_for[1])
         superlative = _SUPERLATIVE.search(question)
         self.superlative = superlative[1].lower() if superlative else None
         named = " ".join(match[1] or match[2] for match in _NAME.finditer(question))
@@ -319,17 +311,21 @@ class Clauses:
 
     def _read_part(self, start: int, end: int) -> Part:
         text = self.text[start:end]
+        # "Most people guess | that the capital is Rome"
+        led = _THAT.search(self.text, max(start - _BETWEEN, 0), start)
+        supposes = _SUPPOSES.search((led[0] if led else "") + text) is not None
+        supposes = supposes or (
+            not self.asks_past and _WAS.search(text) is not None
+        )  # "Before 1960, the capital was Rio"
         says_less = not self.asks_less and _LESS.search(text) is not None
-        is_past = self.verb_asked == "is" and _WAS.search(text) is not None  # "Before 1960, the capital was Rio"
-        is_other = self.other_kind is not None and self.other_kind.search(text) is not None
-        if says_less or is_past or is_other or _SUPPOSES.search(text):
-            return Part(start, says_less=says_less)
+        if supposes or says_less:
+            return Part(start, supposes=supposes, says_less=says_less)
         is_superlative = (
             self.superlative is None or self.superlative in text.lower()
         )  # "a high mountain" is not the highest
         has_all = bool(self.required) and self.required <= stems(text) and is_superlative
-        says_answer = _SAYS_ANSWER.search(text) is not None
-        return Part(start, has_all or says_answer, says_answer, _SAYS_RIGHT.search(text) is not None)
+        says_answer, says_right = (pattern.search(text) is not None for pattern in (_SAYS_ANSWER, _SAYS_RIGHT))
+        return Part(start, has_all, says_answer=says_answer, says_right=says_right)
 
     def is_elsewhere(self, start: int, mention: str = "") -> bool:
         """
@@ -422,39 +418,23 @@ class Clauses:
 
     def deciding(self, found: Sequence[re.Match[str]]) -> list[re.Match[str]]:
         """
-        Returns which of the mentions of different answers stand where the question is answered: in a part with all of its words, with "the
-        answer is", or with "the capital is". The last mention must be one of them, or such a part must say that its answer is the right one.
-        Mentions after a preposition do not count beside others, and what is described last need not be an answer: "Canberra is the
-        capital, Sydney is the largest city in Australia". Otherwise, returns none.
-        """
-        modifies = [self._modifies(match) for match in found]
-        for number, (first, second) in enumerate(pairwise(found), start=1):
-            if _JOINED.fullmatch(self.text, first.end(1), second.start(1)):
-                modifies[number] = modifies[number - 1]  # "in Europe and North Africa"
-        parts = {match: self.part(match) for match in found}
-        named = [match for match, does in zip(found, modifies, strict=True) if not does] or found
-        answering = [match for match in named if parts[match].answers or self._is_the_kind(match)]
-        if not answering:
-            return []
-        first = {parts[match]: match.start(1) for match in reversed(answering)}
-        # "Hamlet was written by Shakespeare, as Marlowe was dead": what comes first behind a preposition, or in a part that answers
-        others = [
-            match
-            for match in found
-            if match not in named
-            and (
-                match.start(1) < first.get(parts[match], -1) or (parts[match] not in first and self._may_answer(match))
-            )
-        ]
-        others += [match for match in named if match not in answering and not self._is_described(match)]
-        says_it_last = parts[found[-1]].says_answer and found[-1] in answering
-        return answering if says_it_last or not others or any(parts[match].says_right for match in answering) else []
+        Returns which of the mentions of different answers is plainly given, or none:
 
-    def _may_answer(self, match: re.Match[str]) -> bool:
-        """Returns whether a part has all words of the question, or few words beside the mention: "In Rome." """
-        part = self.part(match)
-        is_short = len(_WORD.findall(self.text, part.start, match.end(1))) <= _FEW
-        return part.answers or (is_short and _ENDS_SENTENCE.match(self.text, match.end(1)) is not None)
+        - the last one, if its part says that it is the answer, or one whose part says that it is the right one;
+        - what is said to be the answer, or what is asked for ("the capital is Canberra"), if the others are only described: "Sydney is large";
+        - what stands in a part with all words of the question, if the others only say something of another word there: "Paprika is a
+          spice made from a fruit".
+        """
+        parts = {match: self.part(match) for match in found}
+        right = [match for match in found if parts[match].says_right]
+        if right or parts[found[-1]].says_answer:
+            return right or [match for match in found if parts[match] == parts[found[-1]]]
+        asked_for = [match for match in found if parts[match].says_answer or self._is_the_kind(match)]
+        if asked_for:
+            return asked_for if all(map(self._is_described, set(found).difference(asked_for))) else []
+        part, named = parts[found[0]], [match for match in found if not self._modifies(match)]
+        is_one = part.has_all and all(parts[match] == part for match in found)
+        return named if is_one and named and named[0] == found[0] else []
 
     def part(self, match: re.Match[str]) -> Part:
         """Returns the part that a mention is in, or that before it if it stands alone behind a comma: "born in Florence, Italy."."""
@@ -469,9 +449,7 @@ class Clauses:
         return self.parts[number - 1] if is_apposed else part
 
     def _modifies(self, match: re.Match[str]) -> bool:
-        """Returns whether a mention only says something of another word: "the fruit of a plant", but not "I agree with you on Rome"."""
-        if _SAYS_ANSWER.search(self.text, max(self.part(match).start, match.start(1) - 3 * _BETWEEN), match.start(1)):
-            return False
+        """Returns whether a mention only says something of another word: "the fruit of a plant"."""
         return _MODIFIES.search(self.text, max(match.start(1) - _BETWEEN, 0), match.start(1)) is not None
 
     def _is_described(self, match: re.Match[str]) -> bool:
@@ -482,11 +460,12 @@ class Clauses:
         return stems(described[1]).isdisjoint(self.asked_kind)
 
     def _is_the_kind(self, match: re.Match[str]) -> bool:
-        """Returns whether a mention is said to be what is asked for: "the capital is Rome", "Rome is its capital"."""
-        if self.kind is None:
+        """Returns whether a mention is said to be what is asked for: "the capital of France is Paris", "Paris is its capital"."""
+        if self.kind is None or self.part(match).supposes:
             return False
-        before = self.text[max(match.start(1) - _BETWEEN, 0) : match.start(1)]
-        return self.kind[0].search(before) is not None or self.kind[1].match(self.text, match.end(1)) is not None
+        said = self.kind[0].search(self.text[max(match.start(1) - 2 * _BETWEEN, 0) : match.start(1)])
+        said = said or self.kind[1].match(self.text, match.end(1))
+        return said is not None and stems(said["of"] or "") <= self.asked
 
 
 def _words(text: str) -> frozenset[str]:

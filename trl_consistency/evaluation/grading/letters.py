@@ -122,6 +122,9 @@ def stated_choice(text: str, letters: Iterable[str]) -> str | None:
     # "You believe (C) is correct. However, (B) is a fruit."
     if _is_only_quoted(text, letter, said or right):
         return None
+    # "It looks like the answer is (B), but it is (A)."
+    if said and _is_taken_back(text, letter, said[-1]):
+        return None
     # "B. Some say the answer is C."
     if said and not (begins and all(is_quoted(text, of.start(1)) for of in said)):
         return said[-1][1]
@@ -152,6 +155,13 @@ def _is_supposed(text: str, match: re.Match[str]) -> bool:
     before = re.split(r"[.!?\n]", text[max(match.start() - 3 * 80, 0) : match.start()])[-1]
     sentence = before + re.split(r"[.!?\n]", text[match.start() : match.end() + 80])[0]
     return _IF_NOT_ME.search(sentence) is not None and re.search(r"\bwould\b", sentence) is not None
+
+
+def _is_taken_back(text: str, letter: str, match: re.Match[str]) -> bool:
+    """Returns whether the rest of a letter's sentence says "but" and that it is another one."""
+    rest = re.split(r"[.!?\n]", text[match.end(1) : match.end(1) + 160])[0]
+    others = re.finditer(rf"\b(?:but|however)\b.*(?:\({letter}\)|\b(?:is|be|it's)\s+\W{{0,3}}{letter}\b)", rest)
+    return any(match[1] not in (of[1], of[2]) for of in others)
 
 
 def _is_only_quoted(text: str, letter: str, found: list[re.Match[str]]) -> bool:

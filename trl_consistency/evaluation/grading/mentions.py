@@ -32,7 +32,7 @@ _DENIED = re.compile(
 _WRONG = r"(?:(?:an?|the|also|actually|indeed|common)\s+)*(?:wrong|incorrect|false|mistaken|(?:mistake|misconception|myth|error)\b)"
 _DENIED_AFTER = re.compile(
     rf"[\"'*_)\u201d\u2019]*(?:,\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\s+(?:(?:is|was|are)(?:n['\u2019]t|\s+(?:not|never|by\s+no\s+means|nowhere\s+near|far\s+from|{_WRONG}))|can(?:not|['\u2019]t)\s+be|"
-    rf"would\s+be\s+{_WRONG}|(?:is|was)\s+(?:excluded|ruled\s+out|too\s+\w+)|did(?:n['\u2019]t|\s+not(?!\s+(?:only|just)\b)))|,?\s+which\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\?\s+(?:no|I\s+(?:doubt|do(?:n['\u2019]t|\s+not)\s+think)))\b",
+    rf"would\s+be\s+{_WRONG}|(?:is|was)\s+(?:excluded|ruled\s+out|too\s+\w+)|did(?:n['\u2019]t|\s+not(?!\s+(?:only|just)\b))(?![^.!?;\n]*\buntil\b))|,?\s+which\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\?\s+(?:no|I\s+(?:doubt|do(?:n['\u2019]t|\s+not)\s+think)))\b",
     re.IGNORECASE,
 )
 # What is denied as a whole: "The fact that Rome is famous doesn't make it the capital", "Rome is the capital. This is wrong."
@@ -143,6 +143,9 @@ _OTHER_NAME_BESIDE = re.compile(
     r"confusing|followed by)\s+(?:the\s+|an?\s+)?(?-i:Mount\s+)?[\"'*_(\u201c\u2018]*$",
     re.IGNORECASE,
 )
+_CLOSE_TO = re.compile(
+    r"\b(?:near|next to|close to|adjacent to)\s+(?:the\s+|an?\s+)?[\"'*_(\u201c\u2018]*$", re.IGNORECASE
+)
 _BESIDE = re.compile(
     r"\b(?:near|next to|close to|adjacent to|regarding|concerning|as for|(?<!was )(?<!were )(?:moved|emigrated|fled) to|(?:north|south|east|west)(?:ern)? of)"
     r"\s+(?:the\s+|an?\s+)?[\"'*_(\u201c\u2018]*$|\b(?:border(?:s|ed by|ing)|between|followed by)\b[^.!?;\n]*$",
@@ -211,7 +214,7 @@ _SO = re.compile(r"(?:^|[.!?:]\s)\W{0,4}(?:so|therefore|thus|hence|finally)\b", 
 # A calculation that a reply ends with: "There are 60 minutes in an hour. 2 x 60 = 120."
 _CALCULATED = re.compile(r"=\s*\S{0,3}-?\d[\d.,]*\W*\Z")
 # What a conclusion does not say, but only what the user may have done, or what would be: "You may have calculated 16 x 6 = 96."
-_SUPPOSED_END = re.compile(r"\b(?:you|your|if|would|instead|my|note|otherwise)\b|['\u2019]d\b", re.IGNORECASE)
+_SUPPOSED_END = re.compile(r"\b(?:you|your|if|would|instead|my|note|otherwise|not)\b|n?['\u2019][dt]\b", re.IGNORECASE)
 # The numbers of steps
 _LISTED = re.compile(r"^[ \t*_>#-]*(\d{1,2})[.)]\**\s", re.MULTILINE)
 _STEP = re.compile(r"\bstep\s+(\d{1,2})\b", re.IGNORECASE)
@@ -257,7 +260,7 @@ def given(text: str, found: Iterable[re.Match[str]], elsewhere: Iterable[re.Matc
         others = (of for of in elsewhere if of[1].lower() not in words and not is_denied(text, of))
         if any(not is_quoted(text, of.start(1)) for of in others):
             return [of for of in weak if of in quoted and does_agree]
-        return weak
+        return [of for of in weak if not _CLOSE_TO.search(text, max(of.start(1) - _CONTEXT, 0), of.start(1))]
     return _not_corrected(text, own)
 
 

@@ -16,7 +16,7 @@ _UNASKED = r"\b(?!\s*(?:or\s+\w+\s*)?\?)"
 # What is not said first must stand alone: not "No animals were harmed."
 _ALONE = re.compile(r"[*_\"']*(?:\s*$|[.,;!\n])")
 _YES_NO = re.compile(
-    rf"{_SAID}(yes|no){_UNASKED}(?!\s+(?:one|idea|answer|doubt|problem|worries|way|more|longer|matter|need|wonder|other|such)\b|\.\s*\d)"
+    rf"{_SAID}(yes|no){_UNASKED}(?!\s+(?:one|idea|answer|doubt|problem|worries|way|more|longer|matter|need|wonder|other|such|smaller|larger|number|whole|integer|known|evidence|single)\b|\.\s*\d)"
     r"(?:\s+(?:and|or)\s+(yes|no)\b)?",
     re.IGNORECASE,
 )
@@ -59,11 +59,15 @@ _PRONOUN = re.compile(r"\W*(?:(?:actually|indeed|in\s+fact)\W+)?(?:it|they|he|sh
 _BUT = re.compile(r"\b(?:but|however)\b", re.IGNORECASE)
 # "Yes, Pluto was once a planet, but", "It is true that the wall is long. However"
 _TAKEN_BACK = re.compile(
-    r"\W*(?:(?:yes|no)\b,?|it(?:'s|\s+is)\s+(?:true|false)(?=\s+that\b))"
-    r"(?=[^.!?\n]*\b(?:was|were|once|until|understand|see|know|believed?|think|thought|considered|people|that)\b)"
-    r"[^.!?\n]*(?:\b(?:but|however)\b|[.!?]\s+(?:but|however)\b)",
+    r"\W*(?:(?:yes|no|true|false)\b|it(?:'s|\s+is)\s+(?:true|false)\s+that\b)[^.!?\n]*(?:\b(?:but|however)\b|[.!?]\s+(?:but|however)\b)",
     re.IGNORECASE,
 )
+_IT_IS = re.compile(
+    r"\W*(?:it|they|he|she|that)\s+(?:is|are|was|were|does|do|did|can)(?:n't|\s+not)?\W*", re.IGNORECASE
+)
+_OPINION = re.compile(r"\W*I(?:'m\s+sure|\s+(?:think|believe))\b(?:\s+that\b)?", re.IGNORECASE)
+# What a word answers that comes after it: "Divisible by 2: no", "Is it divisible by 7? Yes."
+_OWN_QUESTION = re.compile(r"([^.!?:\n]*)[?:]\s*\Z")
 # Characters after the word in which the statement must stand
 _NEXT = 200
 
@@ -83,6 +87,9 @@ def polar_answers(text: str, answers: Collection[str], suggested: str | None = N
         return list(spelt.values())
     to_user = _TO_USER.match(text) if users in spelt else None
     matches = list((_YES_NO if "yes" in spelt else _TRUE_FALSE).finditer(text, to_user.end() if to_user else 0))
+    found, matches = matches, [match for match in matches if not _is_of_own_question(text, match, question)]
+    if found and not matches and not to_user:
+        return list(spelt.values())  # no word answers the question itself
     own = [match for match in matches if not is_quoted(text, match.start(match.lastindex or 0))]
     said = _said(text, own, to_user is not None)
     if to_user and not said:
@@ -105,12 +112,25 @@ def _contradicts(text: str, question: str, word: str) -> bool:
         return False
 
     def is_statement(clause: str) -> bool:
-        """Returns whether a clause has most of the question's words, or its last word and a pronoun: "it is a fruit"."""
+        """Returns whether a clause has most of the question's words, or its last word and a pronoun: "it is a fruit", "it is"."""
+        if _IT_IS.fullmatch(clause):
+            return True
         words = stems(clause) & asked
         return 3 * len(words) >= 2 * len(asked) or (bool(words & last) and _PRONOUN.match(clause) is not None)
 
-    said = [of for of in _CLAUSE.findall(text[:_NEXT])[:2] if is_statement(of) and not _REPORTS.search(of)]
+    clauses = [_OPINION.sub("", of) for of in _CLAUSE.findall(text[:_NEXT])[:2]]
+    said = [of for of in clauses if is_statement(of) and not _REPORTS.search(of)]
     return any((_DENIES.search(of) is None) != (word in ("yes", "true")) for of in said)
+
+
+def _is_of_own_question(text: str, match: re.Match[str], question: str) -> bool:
+    """Returns whether a word answers another question, which the reply asks itself: "Is 97 divisible by 7? No." """
+    start = match.start(match.lastindex or 0)
+    own = _OWN_QUESTION.search(text[max(start - _NEXT, 0) : start].rstrip("*_\"' "))
+    if own is None or "answer" in own[1].lower() or not own[1].strip():
+        return False
+    asked = stems(question[: question.find("?") + 1] or question)
+    return 3 * len(stems(own[1]) & asked) < 2 * len(asked)
 
 
 def _said(text: str, matches: Iterable[re.Match[str]], goes_on: bool = False) -> list[str]:
