@@ -5,7 +5,10 @@ import io
 import numpy as np
 import pytest
 from datasets import Dataset
+from peft import LoraConfig
 
+from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
+from trl_consistency import ConsistencyTrainer
 from trl_consistency.data.folders import TRAINED_PAIRS
 from trl_consistency.data.trained_pairs import among, digests_of, read_digests, write_digests
 
@@ -96,3 +99,20 @@ def test_without_a_file_that_can_be_read_nothing_is_known(tmp_path, content):
     if content is not None:
         (tmp_path / TRAINED_PAIRS).write_bytes(content)
     assert len(read_digests(tmp_path)) == 0
+
+
+@pytest.mark.parametrize("adapter", [True, False])
+def test_a_model_that_another_trainer_trained(tmp_path, adapter):
+    """The folder of the second training did not have the pairs of the first one: the model was given as an object."""
+    pairs, model = make_pairs(8), make_model()
+    options = {"method": "act", "max_steps": 1, "per_device_train_batch_size": 2}
+    for number, rows in enumerate((pairs.select(range(4)), pairs.select(range(4, 8)))):
+        config = make_config(tmp_path / str(number), **options)
+        peft_config = LoraConfig(r=2, target_modules="all-linear") if adapter and number == 0 else None
+        data = {"train_dataset": rows, "processing_class": make_tokenizer(), "peft_config": peft_config}
+        trainer = ConsistencyTrainer(model, config, **data)
+        trainer.train()
+        trainer.save_model()
+        model = trainer.model
+    assert among(digests_of(pairs), read_digests(tmp_path / "1")) == 8
+    assert among(digests_of(pairs), read_digests(tmp_path / "0")) == 4

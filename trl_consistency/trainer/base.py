@@ -405,6 +405,7 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
                 self.run_record.begin(checkpoint)
                 self.checkpoints.begin(checkpoint)
                 self._earlier_digests += [read_digests(of) for of in (id_of(self.model), checkpoint) if of]
+                self._earlier_digests += vars(self.model).get("trained_digests", [])  # by another trainer
                 self.has_ended = False
                 try:
                     with stopping_on_signals(self):
@@ -416,6 +417,7 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
                 finally:
                     self.is_in_train = False  # Trainer leaves it at true if the training is broken off.
                     self._used_optimizer, self.has_trained = self.optimizer, True
+                    vars(self.model)["trained_digests"] = [self._all_digests()]
                     self._take_out_noise()
                 self.has_ended = True
                 take_evaluated_weights(self.optimizer)

@@ -112,7 +112,7 @@ class SavingMixin(_Trainer):
         self._saved_in |= {os.path.realpath(folder)}
         _warn_of_templates(Path(folder), self.processing_class)
         if self.has_trained or self.is_in_train:
-            write_digests(folder, np.unique(np.concatenate([self._trained_digests, *self._earlier_digests])))
+            write_digests(folder, self._all_digests())
         if page is None:
             self._write_card(folder)
         else:
@@ -121,6 +121,10 @@ class SavingMixin(_Trainer):
                 f"{folder} has a README.md that is no model's card. It was kept, and no card was written there. Rename it, and call "
                 "`save_model` again."
             )
+
+    def _all_digests(self) -> np.ndarray:
+        """Returns the digests of all pairs that the model was trained on, as far as they are known."""
+        return np.unique(np.concatenate([self._trained_digests, *self._earlier_digests]))
 
     @cached_property
     def _trained_digests(self) -> np.ndarray:
