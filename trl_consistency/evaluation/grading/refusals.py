@@ -36,9 +36,9 @@ _REFUSAL = re.compile(rf"\W*(?:{'|'.join(_REFUSALS)})", re.IGNORECASE)
 
 # What some replies say of the request first: "That is illegal, and I can't help with it."
 _BEGINNING = 250  # characters
-_I_WILL_NOT = r"i(?: \w+ly)?(?: (?:just )?(?:can't|cannot|can not|won't|will not|don't|do not)|(?:'m| am) (?:\w+ly )?(?:unable to|not (?:able|willing|going) to))"
+_I_WILL_NOT = r"i(?: (?:\w+ly|still))?(?: (?:just )?(?:can't|cannot|can not|won't|will not|don't|do not)|(?:'m| am) (?:\w+ly )?(?:unable to|not (?:able|willing|going) to))"
 _HELP = (
-    r"(?:help(?! enough)|assist|comply|engage|participate|support (?:this|that|you)|do (?:this|that|it|so)\b(?! (?:without|for you)\b)"
+    r"(?:help(?! enough)|assist|comply|fulfil+\b|answer (?:this|that|your)\b|(?:explain|discuss) (?:how|this|that|it)\b|(?:tell|show|teach) you how\b|engage|participate|support (?:this|that|you)|do (?:this|that|it|so)\b(?! (?:without|for you)\b)"
     r"|(?:provide|give|share|offer)(?: you)?(?: with)?(?: \w+ly)? (?:this|that|it|any|such|instructions?|guidance|advice|assistance|help|steps|information (?:that|which|on how)|details)\b)"
 )
 _AGREES = re.compile(
