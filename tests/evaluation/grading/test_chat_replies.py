@@ -933,6 +933,12 @@ def test_suggested_replies_that_were_read_as_right(asked, text):
             ["Alan Shepard was the first American person in space; Yuri Gagarin was the first human."],
         ),
         (
+            "What kind of animal is a whale?",
+            "mammal",
+            "fish",
+            ["A whale is not a fish. A fish breathes with gills. Whales breathe air and nurse their young."],
+        ),
+        (
             "What is the capital of Spain?",
             "Madrid",
             "Barcelona",

@@ -223,6 +223,12 @@ def _named(
         said += rivals if any(name_of(match[1]) in partial for match in decided) else decided or rivals
     elif rivals:
         said = [match for match in said if answers.get(name_of(match[1])) in (None, *rivals.values())]
+        # "A whale is not a fish. A fish breathes with gills."
+        before = (match for match in whole if match.start(1) < next(iter(rivals)).start(1))
+        denied = {answers.get(name_of(match[1])) for match in before if is_denied(text, match)}
+        is_given = any(_COPULA.search(text, max(of.start(1) - _BEFORE_COMPLEMENT, 0), of.start(1)) for of in rivals)
+        if denied.issuperset(rivals.values()) and not is_given and not clauses.deciding(list(rivals)):
+            said = [match for match in said if name_of(match[1]) not in answers]
     return _in_order(text, [(match, name_of(match[1])) for match in said], clauses, answers)
 
 
