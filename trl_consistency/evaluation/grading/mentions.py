@@ -143,12 +143,12 @@ _OTHER_NAME_BESIDE = re.compile(
     r"confusing|followed by)\s+(?:the\s+|an?\s+)?(?-i:Mount\s+)?[\"'*_(\u201c\u2018]*$",
     re.IGNORECASE,
 )
-_CLOSE_TO = re.compile(
-    r"\b(?:near|next to|close to|adjacent to)\s+(?:the\s+|an?\s+)?[\"'*_(\u201c\u2018]*$", re.IGNORECASE
-)
+_NEAR = r"near|next to|close to|adjacent to"
+_NAME_NEXT = r"\s+(?:the\s+|an?\s+)?[\"'*_(\u201c\u2018]*$"
+_CLOSE_TO = re.compile(rf"\b(?:{_NEAR}){_NAME_NEXT}", re.IGNORECASE)
 _BESIDE = re.compile(
-    r"\b(?:near|next to|close to|adjacent to|regarding|concerning|as for|(?<!was )(?<!were )(?:moved|emigrated|fled) to|(?:north|south|east|west)(?:ern)? of)"
-    r"\s+(?:the\s+|an?\s+)?[\"'*_(\u201c\u2018]*$|\b(?:border(?:s|ed by|ing)|between|followed by)\b[^.!?;\n]*$",
+    rf"\b(?:{_NEAR}|regarding|concerning|as for|(?<!was )(?<!were )(?:moved|emigrated|fled) to|(?:north|south|east|west)(?:ern)? of)"
+    rf"{_NAME_NEXT}|\b(?:border(?:s|ed by|ing)|between)\b[^.!?;\n]*$",
     re.IGNORECASE,
 )
 # ... or what something is taken for, or was: "Sydney is often thought to be the capital", "Istanbul used to be the capital".

@@ -103,7 +103,7 @@ def named_answers(
       of the question ("rain gauge").
 
     Some candidates count only if no other does: those attributed to the user ("you said Rome"), conceded ("while Rome is
-    large"), or beside the answer ("also known as Rome", "near Rome"). Words may have missing or extra hyphens.
+    large"), or beside the answer ("also known as Rome"). Words may have missing or extra hyphens.
 
     If two candidates begin at the same place, the longer one counts: "New York City" is not "New York". Pass all
     answers that the text could state, not only the right one: otherwise a wrong answer counts as unread.
@@ -117,9 +117,8 @@ def named_answers(
             The question, without the cue. Without it, no clause is about something else.
         own (`Collection[str]`, *optional*, defaults to `()`):
             Candidates that go before the others in their sentence, unless they follow an "or": the others may be common
-            words there ("the human brain"). If there are several, those count whose part of the text has most of the
-            question's words: in each such sentence, the first one and what is named together with it ("Rome or Paris"). A
-            mapping gives the answer that each candidate names.
+            words there ("the human brain"). If the text names different answers among them, all are returned, unless words take one
+            back or plainly give one ("the answer is Rome"). A mapping gives the answer that each candidate names.
         partial (`Mapping[str, str]`, *optional*):
             Parts of names in `own`, such as a surname, and the answers that they may name. They give none, but beside the name of another
             answer, they are returned with it.
@@ -207,9 +206,9 @@ def _named(
     whole = [match for match in there if name_of(match[1]) not in partial]
     found = [match for match in whole if not clauses.is_elsewhere(match.start(1), match[1])]
     of_row = [match for match in whole if match not in found and match[1] in own_words]
-    said = given(text, found, of_row)
     answers = {**partial, **(own if isinstance(own, Mapping) else {name: name for name in own})}
-    rivals = {
+    said = given(text, found, of_row)
+    rivals = {  # what no words take back, of the row's own answers
         match: answers[name_of(match[1])]
         for match in standing(text, there)
         if name_of(match[1]) in answers and not (clauses.is_denied_next(match.end(1)) or clauses.part(match).says_less)
