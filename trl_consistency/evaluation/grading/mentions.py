@@ -148,7 +148,7 @@ _NAME_NEXT = r"\s+(?:the\s+|an?\s+)?[\"'*_(\u201c\u2018]*$"
 _CLOSE_TO = re.compile(rf"\b(?:{_NEAR}){_NAME_NEXT}", re.IGNORECASE)
 _BESIDE = re.compile(
     rf"\b(?:{_NEAR}|regarding|concerning|as for|(?<!was )(?<!were )(?:moved|emigrated|fled) to|(?:north|south|east|west)(?:ern)? of)"
-    rf"{_NAME_NEXT}|\b(?:border(?:s|ed by|ing)|between)\b[^.!?;\n]*$",
+    rf"{_NAME_NEXT}|\b(?:border(?:s|ed by|ing)|between|followed by)\b[^.!?;\n]*$",
     re.IGNORECASE,
 )
 # ... or what something is taken for, or was: "Sydney is often thought to be the capital", "Istanbul used to be the capital".
