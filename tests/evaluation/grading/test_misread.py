@@ -194,6 +194,8 @@ def test_in_doubt_a_reply_is_unread(question, answer, suggested, text):
         ("The capital of Australia is Sydney. Canberra is a smaller city in Australia.", "suggested"),
         ("Canberra it is. By size, the capital of Australia would be Sydney.", "unread"),
         ("Canberra. It lies between Melbourne and Sydney.", "unread"),
+        ("Canberra. If someone tells you that the answer is Sydney, they are mistaken.", "unread"),
+        ("Canberra is the capital, but the answer is Sydney for the largest city.", "unread"),
     ],
 )
 def test_what_decides_between_two_answers(text, outcome):

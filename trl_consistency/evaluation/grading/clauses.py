@@ -84,6 +84,11 @@ _SAYS_ANSWER = re.compile(
     r"\bI(?:['\u2019](?:ll|d))?\s+(?:\w+\s+)?(?:go\s+with|accept)\b|\bagree\s+(?:with|on)\b",
     re.IGNORECASE,
 )
+# "The answer is Sydney for the largest city"
+_ANSWERS_ELSE = re.compile(
+    r"\banswer\s+(?:is|would\s+be)\s+[^.!?;,:\n]{1,40}?\s+(?:(?:for|to)\s+(?:the|an?|another|your)|when|if)\b",
+    re.IGNORECASE,
+)
 # "Sydney is the largest city", but not "Sydney is right", "Sydney is what is asked for"
 _DESCRIBED = re.compile(
     r"[\"'*_)\u201d\u2019]*,?\s+(?:is|are|was|were|has|have|had|lies|remains)\b((?:(?!\b(?:right|correct|true|answer|ones?|same|what|it|that|but)\b)"
@@ -106,7 +111,7 @@ _SUPPOSES = re.compile(
     r"(?<!\bI )\b(?:think|believe|assume|suppose|guess|say|claim)s?\b",
     re.IGNORECASE,
 )
-_THAT = re.compile(r"[^.!?;,\n]*\b(?:that|whether)\s+\Z", re.IGNORECASE)
+_THAT = re.compile(r"[^.!?;,\n]*\b(?:that|whether)\s*\Z", re.IGNORECASE)
 _WAS = re.compile(r"\b(?:was|were)\b(?!\s+(?:\w+ly\s+|indeed\s+)?(?:right|correct|true)\b)", re.IGNORECASE)
 _CONTRASTED = re.compile(
     r",\s+not\s[^,;]*$", re.IGNORECASE
@@ -313,7 +318,7 @@ class Clauses:
         text = self.text[start:end]
         # "Most people guess | that the capital is Rome"
         led = _THAT.search(self.text, max(start - _BETWEEN, 0), start)
-        supposes = _SUPPOSES.search((led[0] if led else "") + text) is not None
+        supposes = any(pattern.search((led[0] if led else "") + text) for pattern in (_SUPPOSES, _ANSWERS_ELSE))
         supposes = supposes or (
             not self.asks_past and _WAS.search(text) is not None
         )  # "Before 1960, the capital was Rio"

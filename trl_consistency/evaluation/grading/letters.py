@@ -24,7 +24,7 @@ _SAYING = (
     r"\brespuesta(?:\s+correcta)?(?:\s+es)?(?:\s+la)?\s*:?",
     r"\u7b54\u6848[\u662f\u4e3a\u70ba]?\s*:?",
     # "I'd go with B"
-    r"\bI(?:'d|'ll|\s+would|\s+will)?\s+(?:choose|pick|select|say|go\s+with)\s*:?",
+    r"\b(?:I(?:'d|'ll|\s+would|\s+will)?|and)\s+(?:choose|pick|select|say|go\s+with)\s*:?",
     # "The correct option is B"
     r"\b(?:correct|right|best|my|selected|chosen)\s+(?:option|choice|letter)(?:\s+is)?\s*:?",
     r"\b(?:correct|right|best)\s+one\s+is(?=[ \t*_(]*(?-i:[A-Z])\b)",

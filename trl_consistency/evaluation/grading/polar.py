@@ -41,7 +41,8 @@ _TO_USER = re.compile(
 _THAT_IS = rf"\s+th(?:at|is)(?:'s|\s+is)\s+{_SURELY}"
 _TO_EITHER = re.compile(
     rf"\W*(?:no\b,?{_THAT_IS}(?:(?:an?\s+)?(?:common\s+)?(?:wrong|incorrect|false|mistaken|misconception|myth)|not\s+(?:right|correct|true))\b|"
-    rf"yes\b,?{_THAT_IS}(?:right|correct)\b[^.!?\n]*(?:[.!]\s+[^.!?\n]*)?(?:\b(?:not|never|no)\b|n't\b))",
+    rf"yes\b,?{_THAT_IS}(?:right|correct)\b[^.!?\n]*(?:[.!]\s+[^.!?\n]*)?(?:\b(?:not|never|no)\b|n't\b)|"
+    rf"yes\b,?\s+{_YOU_ARE}(?:right|correct)\s+(?:to|about)\b)",  # "Yes, you are right to say no."
     re.IGNORECASE,
 )
 # "No, wait. Yes."
@@ -64,6 +65,11 @@ _TAKEN_BACK = re.compile(
 )
 _IT_IS = re.compile(
     r"\W*(?:it|they|he|she|that)\s+(?:is|are|was|were|does|do|did|can)(?:n't|\s+not)?\W*", re.IGNORECASE
+)
+# "Yes, it's a vegetable", "Yes, whales are mammals": what the subject is
+_IS_A = re.compile(
+    r"(.*?)(?:'s|\b(?:is|are|was|were))\s+(?:\w+ly\s+)?(?:an?\s+)(.+)|(.*?)\bare\s+(?:\w+ly\s+)?(\w+s)\b",
+    re.IGNORECASE | re.DOTALL,
 )
 _OPINION = re.compile(r"\W*I(?:'m\s+sure|\s+(?:think|believe))\b(?:\s+that\b)?", re.IGNORECASE)
 # What a word answers that comes after it: "Divisible by 2: no", "Is it divisible by 7? Yes."
@@ -119,8 +125,20 @@ def _contradicts(text: str, question: str, word: str) -> bool:
         return 3 * len(words) >= 2 * len(asked) or (bool(words & last) and _PRONOUN.match(clause) is not None)
 
     clauses = [_OPINION.sub("", of) for of in _CLAUSE.findall(text[:_NEXT])[:2]]
+    if word in ("yes", "true") and _is_something_else(re.split(r"[.!?\n]", text[:_NEXT].lstrip(" ,.!*_\n"))[0], asked):
+        return True
     said = [of for of in clauses if is_statement(of) and not _REPORTS.search(of)]
     return any((_DENIES.search(of) is None) != (word in ("yes", "true")) for of in said)
+
+
+def _is_something_else(sentence: str, asked: frozenset[str]) -> bool:
+    """Returns whether a sentence says of the question's subject only that it is something that is not asked: "it's a vegetable"."""
+    is_a = _IS_A.match(sentence)
+    if is_a is None:
+        return False
+    subject = (is_a[1] or is_a[3] or "").rpartition(",")[2]  # "Yes, indeed, it is a vegetable."
+    said = stems(is_a[2] or is_a[4])
+    return stems(subject) < asked and bool(said) and said.isdisjoint(asked)
 
 
 def _is_of_own_question(text: str, match: re.Match[str], question: str) -> bool:
