@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache, lru_cache
 from itertools import permutations
 
@@ -213,22 +213,47 @@ def _named(
         for match in standing(text, there)
         if name_of(match[1]) in answers and not (clauses.is_denied_next(match.end(1)) or clauses.part(match).says_less)
     }
-    if rivals and all(name_of(match[1]) in partial for match in rivals):
-        others = [match for match in said if answers.get(name_of(match[1])) not in (None, *rivals.values())]
-        return list(dict.fromkeys(name_of(match[1]) for match in (*others, *rivals))) if others else []
-    if len(set(rivals.values())) > 1:
-        said = [match for match in said if name_of(match[1]) not in answers]
-        decided = clauses.deciding(list(rivals))
-        said += rivals if any(name_of(match[1]) in partial for match in decided) else decided or rivals
-    elif rivals:
-        said = [match for match in said if answers.get(name_of(match[1])) in (None, *rivals.values())]
-        # "A whale is not a fish. A fish breathes with gills."
-        before = (match for match in whole if match.start(1) < next(iter(rivals)).start(1))
-        denied = {answers.get(name_of(match[1])) for match in before if is_denied(text, match)}
-        is_given = any(_COPULA.search(text, max(of.start(1) - _BEFORE_COMPLEMENT, 0), of.start(1)) for of in rivals)
-        if denied.issuperset(rivals.values()) and not is_given and not clauses.deciding(list(rivals)):
-            said = [match for match in said if name_of(match[1]) not in answers]
+    said = _beside_rivals(
+        said,
+        rivals,
+        whole,
+        clauses,
+        lambda match: answers.get(name_of(match[1])),
+        lambda match: name_of(match[1]) in partial,
+    )
     return _in_order(text, [(match, name_of(match[1])) for match in said], clauses, answers)
+
+
+def _beside_rivals(
+    said: list[re.Match[str]],
+    rivals: Mapping[re.Match[str], str],
+    whole: Iterable[re.Match[str]],
+    clauses: Clauses,
+    answer_of: Callable[[re.Match[str]], str | None],
+    is_part: Callable[[re.Match[str]], bool],
+) -> list[re.Match[str]]:
+    """
+    Returns which of the mentions that are `said` count beside the rivals: those of the row's own answers that no words take back.
+
+    - Part of a name alone gives nothing, but leaves the reply unread beside another of these answers.
+    - Rivals of different answers are all returned, unless one of them is plainly given.
+    - Rivals of one answer stand for it, unless only another mention of it denies it: "A whale is not a fish. A fish breathes with gills."
+    """
+    if not rivals:
+        return said
+    of_others = [match for match in said if answer_of(match) is None]
+    taken_back = [match for match in said if answer_of(match) not in (None, *rivals.values())]
+    if all(map(is_part, rivals)):
+        return [*taken_back, *rivals] if taken_back else []
+    if len(set(rivals.values())) > 1:
+        decided = clauses.deciding(list(rivals))
+        return [*of_others, *(rivals if any(map(is_part, decided)) else decided or rivals)]
+    text, first = clauses.text, next(iter(rivals)).start(1)
+    denied = {answer_of(match) for match in whole if match.start(1) < first and is_denied(text, match)}
+    is_given = any(_COPULA.search(text, max(of.start(1) - _BEFORE_COMPLEMENT, 0), of.start(1)) for of in rivals)
+    if denied.issuperset(rivals.values()) and not is_given and not clauses.deciding(list(rivals)):
+        return of_others
+    return [match for match in said if match not in taken_back]
 
 
 def _in_order(
