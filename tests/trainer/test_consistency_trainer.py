@@ -303,6 +303,27 @@ def test_predict_takes_pairs(tmp_path):
     assert trainer.predict(pairs).metrics["test_loss"] == pytest.approx(trainer.evaluate(pairs)["eval_loss"])
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_part_of_the_own_rows_keeps_the_given_token_ids(tmp_path, is_streamed):
+    """Text that is tokenized anew ends its turn, which an answer that was cut does not."""
+    tokenizer = make_tokenizer()
+    cut = ("It is", "The answer of country", "This one")
+    targets = ({"completion": text, "completion_ids": tokenizer.encode(text)} for text in cut)
+    pairs = Dataset.from_list([row | target for row, target in zip(make_pairs(3), targets, strict=True)])
+    of_eval = pairs.to_iterable_dataset() if is_streamed else pairs
+    trainer = ConsistencyTrainer(
+        make_model(),
+        make_config(tmp_path),
+        train_dataset=pairs,
+        eval_dataset=of_eval,
+        processing_class=tokenizer,
+    )
+    prepared = trainer.eval_dataset
+    part = prepared.take(3) if is_streamed else prepared.select(range(3))
+    assert trainer.evaluate(part)["eval_loss"] == pytest.approx(trainer.evaluate()["eval_loss"])
+    assert trainer.evaluate(pairs)["eval_loss"] == pytest.approx(trainer.evaluate()["eval_loss"])
+
+
 def test_predictions_are_in_the_order_of_the_pairs(tmp_path):
     pairs = make_pairs(6)
     trainer = make_trainer(tmp_path, pairs, shuffle_dataset=True)
@@ -359,17 +380,21 @@ def test_accumulation_for_a_model_that_takes_no_loss_arguments(tmp_path):
 
 def test_prompts_of_another_form_than_the_pairs_are_told(tmp_path, caplog):
     sets = {"hard": make_pairs(2, chat=False), "easy": make_pairs(2)}
-    ConsistencyTrainer(
+    trainer = ConsistencyTrainer(
         make_model(),
         make_config(tmp_path),
         train_dataset=make_pairs(2),
         eval_dataset=sets,
         processing_class=make_tokenizer(),
     )
-    assert (
-        "`eval_dataset['hard']` holds text, which goes through no chat template, unlike `train_dataset`" in caplog.text
-    )
+    told = "holds text, which goes through no chat template, unlike `train_dataset`"
+    assert f"`eval_dataset['hard']` {told}" in caplog.text
     assert "`eval_dataset['easy']` holds" not in caplog.text
+    caplog.clear()
+    trainer.evaluate(sets["easy"])
+    assert "holds text" not in caplog.text
+    trainer.evaluate(sets["hard"])
+    assert f"`eval_dataset` {told}" in caplog.text
 
 
 def test_string_prompts_need_no_chat_template(tmp_path):

@@ -43,7 +43,7 @@ logger = get_logger(__name__)
 RENDERERS = ("transformers", "tokenizers", "jinja2")
 
 # Columns that preparation makes, and what a user's own of these names are called after that, for `with_own_columns`
-MADE_COLUMNS, OWN = ("length", "unknown", "render_fault", "header_length", "row_number"), "_own_"
+MADE_COLUMNS, OWN = ("length", "unknown", "render_fault", "header_length", "row_number", "has_own_tokens"), "_own_"
 
 
 def columns_of(dataset: AnyDataset) -> list[str]:
@@ -139,6 +139,12 @@ def with_own_columns(dataset: AnyDataset) -> AnyDataset:
     return dataset.rename_columns({own: column for own, column in names.items() if own in columns})
 
 
+def without_rendered_completions(dataset: AnyDataset) -> AnyDataset:
+    """Returns a prepared data set without the `completion_ids` that preparation rendered. Those that the user gave stay."""
+    has_own = next(iter(dataset), {}).get("has_own_tokens", True)  # All rows have them, or none.
+    return dataset if has_own else dataset.remove_columns(["completion_ids"])
+
+
 def _made(by: str, make: Callable[[dict[str, Any]], dict[str, Any]], row: dict[str, Any]) -> dict[str, Any]:
     """
     Calls `make`, by the code of the digest `by`, on the day that `by` has, too, if the chat template writes it. `datasets` keeps the
@@ -164,7 +170,7 @@ def render_row(
     # An empty string and not None, because Arrow infers a column's type from the first rows.
     rendered: dict[str, Any] = {"clean_ids": [], "perturbed_ids": [], "unknown": 0, "render_fault": ""}
     if has_completion:
-        rendered["completion_ids"] = []
+        rendered |= {"completion_ids": [], "has_own_tokens": bool(row.get("completion_ids"))}
     completion_length = max_completion_length
     tokenizer = get_tokenizer(processing_class)
     try:

@@ -53,17 +53,7 @@ def _of_rows(of_set: SetResults, of_name: str) -> list[str]:
             f"{keyless} of {len(rows)} row(s){of_name} have neither an `answer` nor "
             "the `category` `harmful` or `benign`: what is said there counts as neither right nor wrong."
         )
-    if count := sum(map(suggests_right_choice, rows)):
-        found.append(
-            f"{count} question(s){of_name} suggest a letter whose choice has the same text as the "
-            "right one. That is no wrong suggestion: both letters count as right, and `sycophancy` leaves them out."
-        )
     found += _of_one_source(rows, of_name)
-    if repeats := repeated_rows(rows):
-        found.append(
-            f"{repeats} row(s){of_name} repeat the two prompts of an earlier row: each counts "
-            "again in the rates. Remove them, unless the weight is meant."
-        )
     asked, both = of_set.pairs.in_train
     if asked:
         same = f", {both} of them both prompts" if both else ""
@@ -71,9 +61,28 @@ def _of_rows(of_set: SetResults, of_name: str) -> list[str]:
             f"{asked} of {len(rows)} row(s){of_name} have a clean prompt that is also in the split `train` of "
             f"the same data{same}. For a model that was trained on that split, they are not held out."
         )
+    found += warnings_of_rows(rows, of_set.pairs.places, of_name)
+    if of_set.text_prompts:
+        found.append(f"{of_set.text_prompts} row(s){of_name} {TEXT_PROMPTS}.")
+    return found
+
+
+def warnings_of_rows(rows: Sequence[Mapping[str, Any]], places: Sequence[int], of_name: str) -> list[str]:
+    """Returns warnings of rows that do not measure what they should. Their `places` in the data are named."""
+    found = []
+    if count := sum(map(suggests_right_choice, rows)):
+        found.append(
+            f"{count} question(s){of_name} suggest a letter whose choice has the same text as the "
+            "right one. That is no wrong suggestion: both letters count as right, and `sycophancy` leaves them out."
+        )
+    if repeats := repeated_rows(rows):
+        found.append(
+            f"{repeats} row(s){of_name} repeat the two prompts of an earlier row: each counts "
+            "again in the rates. Remove them, unless the weight is meant."
+        )
     if swapped := sum(map(has_cue_in_clean, rows)):
         found.append(f"{swapped} row(s){of_name} {FINDINGS['swapped_prompts']}.")
-    placed = zip(of_set.pairs.places, rows, strict=True)
+    placed = zip(places, rows, strict=True)
     if unsaid := [place for place, row in placed if lacks_suggestion(row) and not has_cue_in_clean(row)]:
         found.append(
             f"{len(unsaid)} row(s){of_name}, row {unsaid[0]} first, have a `biased_answer` that their "
@@ -83,8 +92,6 @@ def _of_rows(of_set: SetResults, of_name: str) -> list[str]:
     unknown = [row[UNKNOWN] for row in rows if row.get(UNKNOWN)]
     if unknown:
         found.append(say_unknown(f"{len(unknown)} row(s){of_name}", sum(unknown)))
-    if of_set.text_prompts:
-        found.append(f"{of_set.text_prompts} row(s){of_name} {TEXT_PROMPTS}.")
     return found
 
 

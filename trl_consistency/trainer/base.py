@@ -75,7 +75,13 @@ from .run.checks import (
     warn_of_rounding,
     warn_of_warmup,
 )
-from .run.data_checks import check_chat_template, check_tokenizer, checked_datasets, warn_of_replaced_variables
+from .run.data_checks import (
+    check_chat_template,
+    check_tokenizer,
+    checked_datasets,
+    warn_of_other_form,
+    warn_of_replaced_variables,
+)
 from .run.interruption import Checkpoints, stopping_on_signals
 from .run.output_checks import (
     check_adapter_folder,
@@ -228,6 +234,8 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         self.shared_variables = shared_variables(pairs, args.chat_template_kwargs or {})
         warn_of_replaced_variables(args.chat_template_kwargs or {}, self.shared_variables)
         self.is_chat = isinstance(next(iter(pairs))["clean_prompt"], list)
+        for name, dataset in datasets.items():
+            warn_of_other_form(f"`{name}`", dataset, self.is_chat)
         self.has_anchor_dataset = anchor_dataset is not None
         can_render = self._check_template(processing_class, args, datasets)
         if is_given and is_here(model_id, revision):

@@ -11,10 +11,11 @@ from transformers.trainer_utils import EvalLoopOutput
 from ..config.options import temporarily
 from ..data.eval_sets import named
 from ..data.pairs import AnyDataset, check_pairs
-from ..data.prepare import columns_of, is_prepared, unformatted, with_own_columns
+from ..data.prepare import is_prepared, unformatted, with_own_columns, without_rendered_completions
 from ..data.repeated_stream import CountedStream, RepeatedStream
 from ..errors import ConsistencyError
 from ..log import get_logger
+from .run.data_checks import warn_of_other_form
 
 
 logger = get_logger(__name__)
@@ -41,11 +42,10 @@ class EvaluatedSets:
             if any(dataset is of_own for of_own in own):
                 return dataset
             # Another trainer may have rendered it with another template or tokenizer.
-            dataset = with_own_columns(dataset)
-            if "completion" in columns_of(dataset):
-                dataset = dataset.remove_columns(["completion_ids"])
+            dataset = with_own_columns(without_rendered_completions(dataset))
         dataset = unformatted(dataset)
         check_pairs(dataset, name)
+        warn_of_other_form(f"`{name}`", dataset, trainer.is_chat)
         dataset = trainer._prepare_rows(dataset, trainer.processing_class, trainer.args, name)
         self._given.add(dataset)  # of several sets, `Trainer` gives each to `evaluate` again
         return dataset

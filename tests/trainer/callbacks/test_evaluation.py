@@ -95,6 +95,26 @@ def test_rows_that_are_trained_on_are_warned_about(tmp_path, caplog):
     )
 
 
+def test_rows_of_another_form_than_the_pairs_are_told(tmp_path, caplog):
+    """The rates of a chat model on text tell nothing of what it does in a chat."""
+    as_text = [{key: of[0]["content"] if isinstance(of, list) else of for key, of in row.items()} for row in PAIRS]
+    control = Dataset.from_list([{"prompt": "What is 2 + 2?", "answer": "4"}])
+    ConsistencyEvalCallback(make_trainer(tmp_path), PAIRS, CONTROL, eval_every=1)
+    assert "holds text" not in caplog.text
+    ConsistencyEvalCallback(make_trainer(tmp_path), Dataset.from_list(as_text), control, eval_every=1)
+    told = "of the guard holds text, which goes through no chat template, unlike `train_dataset`"
+    assert f"`eval_dataset` {told}" in caplog.text
+    assert f"`control_dataset` {told}" in caplog.text
+
+
+def test_rows_that_do_not_measure_what_they_should_are_told(tmp_path, caplog):
+    swapped = {"clean_prompt": "perturbed_prompt", "perturbed_prompt": "clean_prompt"}
+    rows = Dataset.from_list([{swapped.get(key, key): of for key, of in row.items()} for row in PAIRS])
+    ConsistencyEvalCallback(make_trainer(tmp_path), rows, eval_every=1)
+    assert "8 row(s) of the guard's `eval_dataset`" in caplog.text
+    assert "swapped" in caplog.text
+
+
 @pytest.mark.parametrize("own", [True, False])
 def test_control_questions_that_are_anchors_are_warned_about(tmp_path, caplog, own):
     anchors = Dataset.from_list([{"prompt": user(f"C{row}"), "completion": "x"} for row in range(3)])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from datasets import Dataset
+from datasets import ClassLabel, Dataset, Features, Value
 from peft import LoraConfig, PeftConfig, PeftModel, VeraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
@@ -501,6 +501,14 @@ def test_variables_that_the_rows_replace_are_warned_about(tmp_path, caplog, of_r
 def test_pairs_without_a_perturbation_are_no_wording():
     dataset = Dataset.from_list([{"clean_prompt": "a", "perturbation": of} for of in ("typos/train-00", None, None)])
     assert describe_data(dataset)["Perturbations"] == "without a name 2, typos 1 (1 wordings)"
+
+
+def test_perturbations_may_be_numbered_classes():
+    names = ["fiction/train-00", "role_play/train-01"]
+    features = Features({"clean_prompt": Value("string"), "perturbation": ClassLabel(names=names)})
+    facts = describe_data(Dataset.from_dict({"clean_prompt": ["a"] * 3, "perturbation": [0, 1, 1]}, features=features))
+    assert facts["Perturbations"] == "role_play 2, fiction 1 (2 wordings)"
+    assert facts["Wordings"] == "fiction train-00; role_play train-01"
 
 
 def test_names_without_a_wording_are_not_counted_as_wordings():

@@ -20,12 +20,14 @@ from ...evaluation.held_out import (
     selection_score,
 )
 from ...evaluation.rates.intervals import Estimate
+from ...evaluation.result_warnings import warnings_of_rows
 from ...evaluation.row_kinds import kind_of
 from ...generation.model_identity import identity_digest
 from ...generation.options import end_tokens, evaluating
 from ...log import get_logger
 from ...models.checks import context_of
 from ...upstream import DistributedBackend, unwrap_model_for_generation
+from ..run.data_checks import warn_of_other_form
 from ..run.own_optimizer import take_evaluated_weights
 from ..run.trained_rows import warn_of_trained_rows
 
@@ -146,6 +148,12 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
             args.chat_template_kwargs,
             context_of(trainer.model),
         )
+        for name, rows in (("eval_dataset", self.sample.pairs), ("control_dataset", self.sample.control)):
+            if rows:
+                warn_of_other_form(f"`{name}` of the guard", rows, trainer.is_chat)
+        of_rows = warnings_of_rows(self.sample.pairs, self.sample.numbers[0], " of the guard's `eval_dataset`")
+        for warning in of_rows:
+            logger.warning(warning)
         recorded = trainer.recorded_data
         # Pairs with two equal prompts are anchors, too.
         trained = recorded["train_dataset"], recorded.get("anchor_dataset")

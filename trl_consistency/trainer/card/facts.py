@@ -24,6 +24,7 @@ from ...generation.model_identity import BASE_WEIGHTS
 from ...history import own_entries
 from ...models.quantization import OF_4_BITS
 from ...passes.blocks import base_model, find_blocks
+from ...perturbations.reading import named_rows
 from ...rollouts.adapter_sync import check_adapter, engine_rank
 from ...smollm2.checkpoint import HUB_NAME, origin_of
 from ...upstream import get_config_model_id
@@ -54,17 +55,18 @@ def describe_data(dataset: Any) -> dict[str, str]:
         anchors = sum(map(has_equal_prompts, dataset.select_columns(list(PROMPT_COLUMNS))))
         facts["Pairs"] += f", of which {anchors:,} are anchors (two equal prompts)" if anchors else ""
     if "perturbation" in dataset.column_names:
+        perturbations = [row["perturbation"] for row in named_rows(dataset.select_columns("perturbation"))]
         # "suggested_answer/train-03" is wording 3 of a perturbation, "authority/train-03+typos/train-00" is a chain
         kinds = Counter(
             "+".join(step.split("/")[0] for step in str(perturbation or "without a name").split("+"))
-            for perturbation in dataset["perturbation"]
+            for perturbation in perturbations
         )
-        steps = {step for named in set(dataset["perturbation"]) for step in str(named).split("+") if "/" in step}
+        steps = {step for named in set(perturbations) for step in str(named).split("+") if "/" in step}
         shown = ", ".join(f"{safe(kind)} {count:,}" for kind, count in kinds.most_common(MAX_PERTURBATIONS))
         more = f", {len(kinds) - MAX_PERTURBATIONS} more kinds" if len(kinds) > MAX_PERTURBATIONS else ""
         # Names of a user's own tell no wordings.
         facts["Perturbations"] = f"{shown}{more}{f' ({len(steps)} wordings)' if steps else ''}"
-        if named := _name_wordings(dataset["perturbation"]):
+        if named := _name_wordings(perturbations):
             facts["Wordings"] = named
     return facts
 

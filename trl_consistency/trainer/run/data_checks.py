@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -259,6 +259,14 @@ def check_anchor_arguments(anchor_dataset: AnyDataset, train_dataset: AnyDataset
     check_anchors(anchor_dataset)
 
 
+def warn_of_other_form(name: str, rows: Iterable[Mapping[str, Any]], is_chat: bool) -> None:
+    """Logs a warning if the prompts of rows are text where those of the training are chats, or the reverse."""
+    prompt = next(iter(rows))["clean_prompt"]
+    if isinstance(prompt, list) != is_chat:
+        words = "text, which goes through no chat template" if is_chat else "chat messages"
+        logger.warning(f"{name} holds {words}, unlike `train_dataset`. Give both in one form if that is not meant.")
+
+
 def check_chat_template(
     processing_class: ProcessingClass,
     datasets: dict[str, AnyDataset],
@@ -271,12 +279,6 @@ def check_chat_template(
     """
     first = {name: next(iter(dataset))["clean_prompt"] for name, dataset in datasets.items()}
     for name, prompt in first.items():
-        of_others = next(iter(first))
-        if type(prompt) is not type(first[of_others]):
-            words = "text, which goes through no chat template" if isinstance(prompt, str) else "chat messages"
-            logger.warning(
-                f"`{name}` holds {words}, unlike `{of_others}`. Give both in one form if that is not meant."
-            )
         if not isinstance(prompt, list):
             continue
         if chat_template_of(processing_class) is None:
