@@ -10,9 +10,10 @@ from tests.helpers.models import make_model, make_tokenizer
 from tests.helpers.said import SAID, SETS, babbler, row, says, with_oslo
 from tests.helpers.small_vocabulary import small_tokenizer
 from trl_consistency.evaluation import PairSet, evaluate
-from trl_consistency.evaluation.answers.generate import AnswerOptions
-from trl_consistency.evaluation.grading.judge import Judgement
+from trl_consistency.evaluation.answers.generate import AnswerOptions, generate_answers
+from trl_consistency.evaluation.grading.judge import Judgement, LocalJudge
 from trl_consistency.evaluation.rates.intervals import Estimate
+from trl_consistency.evaluation.side_effects import measure_side_effects
 from trl_consistency.scripts.evaluation_files import _any_worse
 
 
@@ -177,3 +178,24 @@ def test_suggestions_that_the_perturbed_prompt_does_not_say_are_warned_of(tokeni
     assert said in evaluate(None, tokenizer, rows).warnings()
     del rows[2]
     assert not any("does not say" in of for of in evaluate(None, tokenizer, rows).warnings())
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda model, tokenizer: generate_answers(model, tokenizer, ["Who?"], 2, progress=False),
+        lambda model, tokenizer: LocalJudge("base", model, tokenizer, 2, progress=False)(["Which?"]),
+        lambda model, tokenizer: measure_side_effects(
+            model, tokenizer, ["Who?"], ["The fox"], options=AnswerOptions(2, progress=False)
+        ),
+    ],
+    ids=["answers", "judge", "side effects"],
+)
+def test_whatever_answers_with_an_adapter_in_it_is_warned_about(tokenizer, answer):
+    base = make_model()
+    trained = get_peft_model(base, LoraConfig(target_modules="all-linear"))
+    with pytest.warns(UserWarning, match="The model contains an adapter and answers with it"):
+        answer(base, tokenizer)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        answer(trained, tokenizer)

@@ -141,7 +141,8 @@ def with_own_columns(dataset: AnyDataset) -> AnyDataset:
 
 def without_rendered_completions(dataset: AnyDataset) -> AnyDataset:
     """Returns a prepared data set without the `completion_ids` that preparation rendered. Those that the user gave stay."""
-    has_own = next(iter(dataset), {}).get("has_own_tokens", True)  # All rows have them, or none.
+    first: dict[str, Any] = next(iter(dataset), {})
+    has_own = first.get("has_own_tokens", True)  # All rows have them, or none.
     return dataset if has_own else dataset.remove_columns(["completion_ids"])
 
 

@@ -10,6 +10,7 @@ from ..data.rendering import ProcessingClass, Prompt, get_tokenizer, render_prom
 from ..finite import check_logits
 from ..generation.answer_cache import TargetCache
 from ..generation.options import end_tokens, evaluating
+from ..models.adapter_checks import check_no_other_adapter, warn_of_adapter
 from .answers.generate import AnswerOptions, generate_ids
 
 
@@ -71,7 +72,12 @@ def measure_side_effects(
 
     Returns:
         [`SideEffects`]: Lengths, ends and log-probabilities.
+
+    Raises:
+        [`ConsistencyError`]: If another model's adapter acts in this one.
     """
+    check_no_other_adapter(model)
+    warn_of_adapter(model)
     options = options or AnswerOptions()
     rendered = [render_prompt(tokenizer, prompt) for prompt in prompts]
     replies = generate_ids(model, tokenizer, rendered, options, cache, desc="Everyday prompts")

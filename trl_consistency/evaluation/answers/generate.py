@@ -27,6 +27,7 @@ from ...generation.answer_cache import TargetCache
 from ...generation.options import end_tokens, evaluating
 from ...generation.targets import Engine, generate_targets
 from ...log import get_logger
+from ...models.adapter_checks import check_no_other_adapter, warn_of_adapter
 from ...models.checks import context_of
 from ...passes.rope import say_positions
 from .choices import ANSWER_PREFIX, CHOICE_PREFIX, LetterScorer, offered_letters
@@ -258,8 +259,11 @@ def generate_answers(
         `list[str]`: The answers, without special tokens, in the order of the prompts.
 
     Raises:
-        [`ConsistencyError`]: If a prompt leaves no room for an answer in the model's context.
+        [`ConsistencyError`]: If a prompt leaves no room for an answer in the model's context, or another model's adapter acts in
+            this one.
     """
+    check_no_other_adapter(model)
+    warn_of_adapter(model)
     context = context_of(model)
     lengths = [len(render_prompt(tokenizer, prompt)) for prompt in prompts]
     longest = max(lengths, default=0)

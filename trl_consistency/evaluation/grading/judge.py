@@ -420,8 +420,11 @@ class LocalJudge:
 
     def __call__(self, prompts: Sequence[str]) -> list[Judgement]:
         from ...data.rendering import chat_template_of
+        from ...models.adapter_checks import check_no_other_adapter, warn_of_adapter
         from ..answers.generate import answer_prompts
 
+        check_no_other_adapter(self._model)
+        warn_of_adapter(self._model)
         has_template = chat_template_of(self._tokenizer) is not None
         asked = [[{"role": "user", "content": prompt}] if has_template else prompt for prompt in prompts]
         replies = answer_prompts(self._model, self._tokenizer, asked, *self._options)
