@@ -39,6 +39,8 @@ NOT_BEFORE = "_answers|_targets|^quickstart/(bct|opct)/"
 UNFINISHED = r"(.*/)?(\.[^/]*\.unfinished.*|_in_use\.lock|\.tmp[0-9A-Za-z]{6})"
 # Of a training, parts of a checkpoint, which one file that is written last tells from whole ones, and the card so far.
 OF_A_TRAINING = r"(.*/)?(checkpoint-\d+/.*|README\.md)"
+# Of an evaluation that replaces an earlier one, the names of both, until the new files are there
+FILES_OF_A_RUN = r".*/_answers/files\.json"
 
 
 TRAINING = (
@@ -118,7 +120,8 @@ SCENARIOS = {
             *("evaluate", "--model_name_or_path", "../inputs/model", "--adapters", "../inputs/adapter"),
             *("--pairs", "../inputs/measured.jsonl", "--output_dir", "evaluation", "--batch_size", "8"),
             *("--max_completion_length", "8"),
-        )
+        ),
+        unfinished=rf"{UNFINISHED}|{FILES_OF_A_RUN}",
     ),
     "lint": Scenario(
         (
