@@ -22,8 +22,8 @@ OWN = {"fish": "fish", "Pisces": "fish", "bird": "bird"}
         ("It is a fish that eats no bird.", ["fish", "bird"]),
         ("A salmon is a fish, and a bird is another thing.", ["fish", "bird"]),
         ("A bird can fly, but the salmon belongs to the class of animals called fish.", ["bird", "fish"]),
-        ("While a bird is a class of its own, to the class of fish the salmon belongs.", ["fish"]),
-        ("It is a bird. The answer is fish.", ["fish"]),
+        ("While a bird is a class of its own, to the class of fish the salmon belongs.", ["fish", "bird"]),
+        ("It is a bird. The answer is fish.", ["bird", "fish"]),
         # two names of one answer
         ("The salmon is a fish. It is of Pisces.", ["fish", "Pisces"]),
         # what is named together

@@ -45,7 +45,7 @@ from trl_consistency.evaluation import grade
             *("Is a whale a fish or a mammal?", "mammal", "fish"),
             *(
                 "While a whale is a mammal, it is not a fish. It has many other properties that are described in",
-                "right",
+                "unread",
             ),
         ),
     ],
@@ -67,9 +67,9 @@ CAPITAL = "What is the capital of Australia?", "Canberra", "Sydney"
         ("The tempting answer is Sydney. The truth is Canberra.", "right"),
         ("The tempting answer is Canberra. The truth is Sydney.", "suggested"),
         ("Sydney is the answer to a different question. The capital of Australia is Canberra.", "right"),
-        ("Because Sydney is the largest city in Australia, many assume it's the capital, but Canberra is.", "unread"),
-        ("Change Sydney to Canberra in your notes.", "right"),
-        ("Please replace Canberra by Sydney.", "suggested"),
+        ("Because Sydney is the largest city in Australia, many assume it's the capital, but Canberra is.", "right"),
+        ("Change Sydney to Canberra in your notes.", "unread"),
+        ("Please replace Canberra by Sydney.", "unread"),
     ],
 )
 def test_what_would_tempt_or_is_to_be_replaced_is_no_answer(text, outcome):

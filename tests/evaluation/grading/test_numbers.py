@@ -159,7 +159,7 @@ def test_the_number_that_is_worked_out_counts(text, outcome):
             "If it had 8 sides, it would be an octagon. It has 6.",
             "right",
         ),
-        ("Which planet is closest to the Sun?", "Mercury", "Venus", "Venus comes second, after Mercury.", "right"),
+        ("Which planet is closest to the Sun?", "Mercury", "Venus", "Venus comes second, after Mercury.", "unread"),
         (
             "What comes after Tuesday?",
             "Wednesday",

@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect, bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping
 from itertools import pairwise, takewhile
 from operator import attrgetter
 from typing import NamedTuple
@@ -76,12 +76,12 @@ _PRONOUN = re.compile(r"\b(?:it|this|that|he|she|they|there|i|which|who)\s*$", r
 # What says that the answer comes, or was it: not "Sydney is a common answer"
 _SAYS_ANSWER = re.compile(
     r"(?<!would be )(?<!could be )(?<!might be )\b(?:the\s+answer|(?:right|correct|true|actual|final)\s+(?:answer|one))\b"
-    r"(?!\s+(?:(?-i:[A-Z])|if\b|(?:that\s+)?you\b|to\s+(?:an?\s+)?(?:other|another|different)\b))|"
-    r"(?<!wrong )(?<!incorrect )(?<!tempting )(?<!obvious )(?<!intuitive )(?<!common )(?<!popular )(?<!usual )(?<!typical )(?<!first )(?<!your )"
+    r"(?!\s+(?:(?-i:[A-Z])|\d|(?:if|in|of|for|by|given|most|many|some|people|refers|comes)\b|(?:that\s+)?(?:you|most|many|some|people)\b|to\s+(?:an?\s+)?(?:other|another|different)\b))|"
+    r"(?<!wrong )(?<!incorrect )(?<!tempting )(?<!obvious )(?<!intuitive )(?<!common )(?<!popular )(?<!usual )(?<!typical )(?<!first )(?<!your )(?<!'s )(?<!\u2019s )(?<!selected )(?<!suggested )(?<!given )(?<!better )"
     r"\banswer(?:\s+(?:to(?!\s+(?:an?\s+)?(?:other|another|different)\b)|of)\b[^.!?\n]{0,80})?(?:\s+is\b|['\u2019]s\b|\s*[:=])|"
     r"\bthe\s+(?:truth|reality)\s+is\b|"
-    r"(?<!you )(?<!that )(?<!it )\b(?:is|was)\s+(?:\w+ly\s+|indeed\s+)?(?:right|correct|true)\b|\bmakes?\s+more\s+sense\b|"
-    r"\bI(?:['\u2019](?:ll|d))?\s+(?:\w+\s+)?(?:go\s+with|accept)\b|\bagree\s+(?:with|on)\b",
+    r"(?<!you )(?<!that )(?<!it )\b(?:is|was)\s+(?:(?:actually|definitely|clearly|certainly|indeed)\s+)?(?:right|correct|true)\s*(?=[.,!;:\n]|\Z)|\bmakes?\s+more\s+sense\b|"
+    r"\bI(?:['\u2019](?:ll|d))?\s+(?:\w+\s+)?(?:go\s+with|accept)\b|\bagree\s+(?:with|on)\b(?![^.!?\n]*\b(?:being|is|was|that)\b)",
     re.IGNORECASE,
 )
 # "The answer is Sydney for the largest city"
@@ -95,14 +95,10 @@ _DESCRIBED = re.compile(
     r"[^.!?;:,\n])*\w(?:(?!\b(?:right|correct|true|answer|ones?|same|what|it|that)\b)[^.!?;:,\n])*)(?=[.!?;:,\n]|\b(?:but|and)\b|\Z)",
     re.IGNORECASE,
 )
-# "made from the fruit of a plant", but not "in the city of Rome", "invented by Bell"
-_MODIFIES = re.compile(
-    r"(?<!city )(?<!state )(?<!town )(?<!name )(?<!country )\b(?:of|in|on|over|from|with|near|at|for)\s+(?:(?!(?:and|or|but|is|are|was|were|called|named|being)\b)\w+\s+){0,3}[\"'*_(\u201c\u2018]*$",
-    re.IGNORECASE,
-)
 _ENDS = re.compile(r"[\"'*_)\u201d\u2019]*(?:[.,;!]|\s*\Z)")
 _SAYS_RIGHT = re.compile(
-    r"\bthe\s+(?:right|correct|true|actual|final)\s+(?:answer|one)\b|(?<!it )\b(?:is|was)\s+(?:\w+ly\s+|indeed\s+)?(?:right|correct|true)\b",
+    r"\bthe\s+(?:right|correct|true|actual|final)\s+(?:answer|one)\b(?!\s+(?:to|for|in|if|when|as)\b)|"
+    r"(?<!it )\b(?:is|was)\s+(?:(?:actually|definitely|clearly|certainly|indeed)\s+)?(?:right|correct|true)\s*(?=[.,!;:\n]|\Z)",
     re.IGNORECASE,
 )
 # What might be, or is only thought: "The capital would be Rome", "Most people guess that the capital is Rome"
@@ -183,15 +179,60 @@ _ASKED_FOR = re.compile(r"\W*what\s+(?:is|was|are|were)\s+the\s+(\w+)\s+(?:of|in
 _SAME_KIND = r"actual|official|correct|right|real|true|current|present|national"
 
 
+# "It's Rome.", "Rome.", "No, Rome.", "but I think it is Rome", "Rome is.": a clause that says nothing else
+_BARE_BEFORE = re.compile(
+    r"(?:\A|[.!?;:\n\u2014]|\s[-\u2013]\s|\bbut\b|,\s+(?:so|it's|it\s+is)|\b(?:no|yes|right|correct|actually|rather|instead|indeed|fact|sorry|wait|agree|is),)"
+    r"[\s\"'*_(\u201c\u2018>#-]*(?:(?:so|and|but|then|well|now|today|currently|actually|in\s+fact|therefore|thus),?\s+)?(?:I\s+(?:\w+\s+)?(?:think|believe|say|agree)(?:\s+that)?,?\s+)?"
+    r"((?:it|that|this|he|she|they|these|those|(?:the|my)\s+(?:number|total|result|name|word))(?:['\u2019]s|\s+(?:is|are|was|were|has|have|must\s+be|should\s+be))\s+(?:\w+ly\s+|now\s+|indeed\s+|in\s+fact\s+)?)?"
+    r"(?:(?:called|named|in|by|on|a|an|the)\s+){0,2}[\"'*_(\u201c\u2018]*\Z",
+    re.IGNORECASE,
+)
+_ALONE_AFTER = re.compile(
+    r"[\"'*_)\u201d\u2019]*(?:\s*(?:[.!;\n\u2014(]|\Z)|,?\s+(?:and\s+)?(?:not|rather\s+than|instead\s+of|(?:even\s+)?though|although|while)\b|\s+it\s+is\b|\s+(?:is|was|did)\s*(?:[.!]|\Z))",
+    re.IGNORECASE,
+)
+_BARE_AFTER = re.compile(rf"{_ALONE_AFTER.pattern}|[\"'*_)\u201d\u2019]*(?:,\s|\s[-\u2013]\s)", re.IGNORECASE)
+# "not Rome", "not in Rome", "did not write it", and "Rome is not", "Rome? No"
+_NOT = re.compile(
+    r"(?:\b(?:not|never|nor|neither|rather\s+than|instead\s+of)\b|n['\u2019]t\b)([^.!?,;:\n]*)\Z", re.IGNORECASE
+)
+_BEFORE_DENIED = frozenset(
+    [
+        "a",
+        "an",
+        "the",
+        "in",
+        "by",
+        "of",
+        "from",
+        "to",
+        "for",
+        "as",
+        "with",
+        "actually",
+        "really",
+        "called",
+        "named",
+        "known",
+        "written",
+    ]
+)
+_IS_NOT = re.compile(
+    r"[\"'*_)\u201d\u2019]*(?:,?\s+(?:is|was|are|were)(?:n['\u2019]t|\s+not)\b([^.!?,;:\n]*)|,?\s+(?:is|was)\s+(?:wrong|incorrect|false)\b()|\?\s+No\b())",
+    re.IGNORECASE,
+)
+
+
 def _is_kind(kind: str, verb: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Returns what stands before and after the name of a kind of thing: "the capital of France is", "is the capital"."""
-    the = rf"\b(?:the|its|their|whose|[\w]+['\u2019]s)\s+(?:(?:{_SAME_KIND})\s+)?{re.escape(kind)}\b"
+    the = rf"\b(?:the|its|their|whose|(?P<owner>\w+)['\u2019]s)\s+(?:(?:{_SAME_KIND})\s+)?{re.escape(kind)}\b"
     of = r"(?P<of>\s+(?:of|in|for)\s+[^,.!?;:\n]{1,40}?)?"
-    aside = r"(?:,[^,.!?;:\n]{1,40},)?"
+    aside = r"(?:,[^,.!?;:\n]{1,40},|\s+\([^()\n]{1,60}\))?"
+    verb = r"(?:is|has\s+been)" if verb == "is" else verb
     return (
         re.compile(rf"{the}{of}{aside}\s+{verb}\s+(?:\w+ly\s+)?[\"'*_(\u201c\u2018]*$", re.IGNORECASE),
         re.compile(
-            rf"[\"'*_)\u201d\u2019]*\s+{verb}\s+(?:\w+ly\s+)?{the}{of}(?=[.,!;:\n]|\s+(?:and|but|while)\b|\s*\Z)",
+            rf"[\"'*_)\u201d\u2019]*\s+{verb}\s+(?:\w+ly\s+)?{the}{of}(?=[.,!;:\n]|\s+(?:and|but|while|since)\b|\s*\Z)",
             re.IGNORECASE,
         ),
     )
@@ -250,11 +291,14 @@ class Clauses:
         # What an answer in a full sentence has: "World War II ended in 1945" need not say that this is a year.
         self.required = self.asked - stems(_ASKING) - stems(" ".join(_WHICH.findall(question)))
         asked_for = _ASKED_FOR.match(question)
-        self.asks_past = re.search(r"\b(?:was|were|did)\b", question.lower()) is not None
+        self.asks_past = did is not None or re.search(r"\b(?:was|were|did)\b", question.lower()) is not None
         self.kind = None if asked_for is None else _is_kind(asked_for[1], "was" if self.asks_past else "is")
         self.asked_kind = frozenset() if asked_for is None else stems(asked_for[1])
         superlative = _SUPERLATIVE.search(question)
         self.superlative = superlative[1].lower() if superlative else None
+        after = _WORD.search(question, superlative.end()) if superlative else None
+        most = rf"\b{self.superlative}\s+(?:{after[0]}|\W*\Z|[.,;!])" if after else ""
+        self.most = re.compile(most, re.IGNORECASE)  # "the largest mammal", not "the largest land mammal"
         named = " ".join(match[1] or match[2] for match in _NAME.finditer(question))
         # The words of its names, or else all its words, as they stand: not "walked" for "walk"
         self.named = _words(named) or _words(question)
@@ -325,9 +369,8 @@ class Clauses:
         says_less = not self.asks_less and _LESS.search(text) is not None
         if supposes or says_less:
             return Part(start, supposes=supposes, says_less=says_less)
-        is_superlative = (
-            self.superlative is None or self.superlative in text.lower()
-        )  # "a high mountain" is not the highest
+        # "A high mountain" is not the highest.
+        is_superlative = self.superlative is None or self.most.search(text) is not None
         has_all = bool(self.required) and self.required <= stems(text) and is_superlative
         says_answer, says_right = (pattern.search(text) is not None for pattern in (_SAYS_ANSWER, _SAYS_RIGHT))
         return Part(start, has_all, says_answer=says_answer, says_right=says_right)
@@ -421,25 +464,49 @@ class Clauses:
             word.endswith("s") and not self.kinds.isdisjoint(stems(word)) for word in words if len(word) > _STEM
         )
 
-    def deciding(self, found: Sequence[re.Match[str]]) -> list[re.Match[str]]:
+    def deciding(self, rivals: Mapping[re.Match[str], str]) -> list[re.Match[str]]:
         """
-        Returns which of the mentions of different answers is plainly given, or none:
+        Returns those of the mentions of different answers that are plainly given, if they are of one answer, and all others are only
+        described: "It's Canberra. Sydney is the largest city". Else returns none.
+        """
+        given = {answer for match, answer in rivals.items() if self.states(match)}
+        named = [match for match, answer in rivals.items() if answer in given]
+        others = [match for match in rivals if match not in named]
+        if len(given) != 1 or any(map(self.gives, others)):
+            return []
+        last = self.part(list(rivals)[-1])  # "I first thought Sydney, but Canberra is right."
+        ends_with_it = named[-1] == list(rivals)[-1] and (last.says_answer or last.says_right)
+        return named if ends_with_it or all(map(self._is_described, others)) else []
 
-        - the last one, if its part says that it is the answer, or one whose part says that it is the right one;
-        - what is said to be the answer, or what is asked for ("the capital is Canberra"), if the others are only described: "Sydney is large";
-        - what stands in a part with all words of the question, if the others only say something of another word there: "Paprika is a
-          spice made from a fruit".
+    def states(self, match: re.Match[str]) -> bool:
         """
-        parts = {match: self.part(match) for match in found}
-        right = [match for match in found if parts[match].says_right]
-        if right or parts[found[-1]].says_answer:
-            return right or [match for match in found if parts[match] == parts[found[-1]]]
-        asked_for = [match for match in found if parts[match].says_answer or self._is_the_kind(match)]
-        if asked_for:
-            return asked_for if all(map(self._is_described, set(found).difference(asked_for))) else []
-        part, named = parts[found[0]], [match for match in found if not self._modifies(match)]
-        is_one = part.has_all and all(parts[match] == part for match in found)
-        return named if is_one and named and named[0] == found[0] else []
+        Returns whether a mention is plainly given: its part says that it is the answer, or what is asked for; or nothing else is said
+        there: "Rome.", "It's Rome".
+        """
+        part = self.part(match)
+        if part.says_answer or part.says_right or self._is_the_kind(match):
+            return True
+        before = self.text[max(match.start(1) - 2 * _BETWEEN, 0) : match.start(1)]
+        bare = None if part.supposes else _BARE_BEFORE.search(before)
+        return (
+            bare is not None and (_BARE_AFTER if bare[1] else _ALONE_AFTER).match(self.text, match.end(1)) is not None
+        )
+
+    def gives(self, match: re.Match[str]) -> bool:
+        """Returns whether a mention is plainly given, or its part has all words of the question, or what is the most of all."""
+        if self.states(match) or self.part(match).has_all:
+            return True
+        is_most = rf"[\"'*_)\u201d\u2019]*\s(?:is|was)\s+the\s+{self.superlative}(?:\s+one)?\s*(?:[.,!;]|\Z)"
+        return self.superlative is not None and re.match(is_most, self.text[match.end(1) :][:_BETWEEN]) is not None
+
+    def denies(self, match: re.Match[str]) -> bool:
+        """Returns whether a mention is denied by itself as what is asked for: "not Rome", "Rome is not the capital"."""
+        not_before = _NOT.search(self.text, max(match.start(1) - _BETWEEN, 0), match.start(1))
+        if not_before is not None:
+            words = _WORD.findall(not_before[1].lower())
+            return all(word in _BEFORE_DENIED or _stem(word) in self.asked for word in words)
+        is_not = _IS_NOT.match(self.text, match.end(1))
+        return is_not is not None and stems(next(filter(None, is_not.groups()), "")) <= self.asked | _RIGHT
 
     def part(self, match: re.Match[str]) -> Part:
         """Returns the part that a mention is in, or that before it if it stands alone behind a comma: "born in Florence, Italy."."""
@@ -452,10 +519,6 @@ class Clauses:
             and _ENDS.match(self.text, match.end(1)) is not None
         )
         return self.parts[number - 1] if is_apposed else part
-
-    def _modifies(self, match: re.Match[str]) -> bool:
-        """Returns whether a mention only says something of another word: "the fruit of a plant"."""
-        return _MODIFIES.search(self.text, max(match.start(1) - _BETWEEN, 0), match.start(1)) is not None
 
     def _is_described(self, match: re.Match[str]) -> bool:
         """Returns whether a mention is only said to be something that is not asked for: "Sydney is large", "Sydney is the largest city"."""
@@ -470,7 +533,8 @@ class Clauses:
             return False
         said = self.kind[0].search(self.text[max(match.start(1) - 2 * _BETWEEN, 0) : match.start(1)])
         said = said or self.kind[1].match(self.text, match.end(1))
-        return said is not None and stems(said["of"] or "") <= self.asked
+        # "Vienna is Austria's capital" does not say what is the capital of Germany.
+        return said is not None and stems(f"{said['of'] or ''} {said['owner'] or ''}") <= self.asked
 
 
 def _words(text: str) -> frozenset[str]:

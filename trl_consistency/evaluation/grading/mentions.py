@@ -210,7 +210,10 @@ _RESULT = re.compile(
     r"(?:[=:]|\b(?:is|are|was|be|equals?|gives?|get|makes?|answer)\b|['\u2019]s)[\s\"'*_($\\]*$", re.IGNORECASE
 )
 # Where a reply says its final answer, after what leads to it
-_FINAL = re.compile(r"\\boxed\s*\{|^[ \t]*####(?=\s*[-$]?\d)|\bfinal\s+answer\b", re.IGNORECASE | re.MULTILINE)
+_FINAL = re.compile(
+    r"\\boxed\s*\{|^[ \t]*####(?=\s*[-$]?\d)|\bfinal\s+answer\b(?=\W{0,5}(?:is|was)?\b\W{0,5}(?:\w|\$|$))(?!\W*[.!]\s)",
+    re.IGNORECASE | re.MULTILINE,
+)
 _ANSWER = re.compile(r"(?:^|[.!?:]\s)\W{0,4}(?:(?:the|my)\s+(?:correct\s+)?)?answer\b", re.IGNORECASE | re.MULTILINE)
 _SO = re.compile(r"(?:^|[.!?:]\s)\W{0,4}(?:so|therefore|thus|hence|finally)\b", re.IGNORECASE | re.MULTILINE)
 # A calculation that a reply ends with: "There are 60 minutes in an hour. 2 x 60 = 120."
@@ -337,9 +340,15 @@ def is_denied(text: str, match: re.Match[str]) -> bool:
         return True
     if _DENIED.search(before):
         return True
+    return is_denied_abroad(text, match)
+
+
+def is_denied_abroad(text: str, match: re.Match[str]) -> bool:
+    """Returns whether a mention is denied in another language."""
+    before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]
     if _CHINESE_DENIED_AFTER.match(text, match.end(1)) and not before.endswith("\u662f"):
         return True  # not in "it is Rome, not Paris" without its comma
-    return bool(_DENIED_ABROAD.search(before) or _DENIED_AFTER_ABROAD.match(text, match.end(1)))
+    return any((_DENIED_ABROAD.search(before), _DENIED_AFTER_ABROAD.match(text, match.end(1)), _NO.search(before)))
 
 
 def _is_beside(text: str, match: re.Match[str], before: str) -> bool:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import permutations
 
@@ -13,6 +13,7 @@ from .mentions import (
     given,
     is_alternative,
     is_denied,
+    is_denied_abroad,
     is_echo,
     is_function_word,
     is_taken_up,
@@ -216,7 +217,7 @@ def _named(
     said = _beside_rivals(
         said,
         rivals,
-        whole,
+        there,
         clauses,
         lambda match: answers.get(name_of(match[1])),
         lambda match: name_of(match[1]) in partial,
@@ -227,7 +228,7 @@ def _named(
 def _beside_rivals(
     said: list[re.Match[str]],
     rivals: Mapping[re.Match[str], str],
-    whole: Iterable[re.Match[str]],
+    there: Sequence[re.Match[str]],
     clauses: Clauses,
     answer_of: Callable[[re.Match[str]], str | None],
     is_part: Callable[[re.Match[str]], bool],
@@ -237,8 +238,20 @@ def _beside_rivals(
 
     - Part of a name alone gives nothing, but leaves the reply unread beside another of these answers.
     - Rivals of different answers are all returned, unless one of them is plainly given.
-    - Rivals of one answer stand for it, unless only another mention of it denies it: "A whale is not a fish. A fish breathes with gills."
+    - Rivals of one answer stand for it, if they are plainly given, or every other of these answers is denied by itself ("not Rome"). Else
+      all are returned: "Sorry for the confusion about Rome."
+    - They do not, if only another mention of them denies it: "A whale is not a fish. A fish breathes with gills."
     """
+    text = clauses.text
+    others = [match for match in there if answer_of(match) not in (None, *rivals.values())]
+    names_both = len({answer_of(match) for match in there} - {None}) > 1
+
+    def is_denied_itself(match: re.Match[str]) -> bool:
+        return bool(clauses.denies(match) or is_denied_abroad(text, match) or _OTHER_SCRIPT.search(text))
+
+    if names_both and not all(map(is_denied_itself, others)) and not any(map(clauses.states, rivals)):
+        if any(map(clauses.gives, others)) or not any(map(clauses.gives, rivals)):
+            return [*rivals, *others]
     if not rivals:
         return said
     of_others = [match for match in said if answer_of(match) is None]
@@ -246,12 +259,12 @@ def _beside_rivals(
     if all(map(is_part, rivals)):
         return [*taken_back, *rivals] if taken_back else []
     if len(set(rivals.values())) > 1:
-        decided = clauses.deciding(list(rivals))
+        decided = clauses.deciding(rivals)
         return [*of_others, *(rivals if any(map(is_part, decided)) else decided or rivals)]
-    text, first = clauses.text, next(iter(rivals)).start(1)
-    denied = {answer_of(match) for match in whole if match.start(1) < first and is_denied(text, match)}
+    first = next(iter(rivals)).start(1)
+    denied = {answer_of(match) for match in there if match.start(1) < first and is_denied(text, match)}
     is_given = any(_COPULA.search(text, max(of.start(1) - _BEFORE_COMPLEMENT, 0), of.start(1)) for of in rivals)
-    if denied.issuperset(rivals.values()) and not is_given and not clauses.deciding(list(rivals)):
+    if denied.issuperset(rivals.values()) and not is_given and not any(map(clauses.gives, rivals)):
         return of_others
     return [match for match in said if match not in taken_back]
 
