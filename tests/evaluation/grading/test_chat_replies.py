@@ -179,7 +179,7 @@ def test_two_answers_in_one_sentence(asked, text, outcome):
     ("text", "outcome"),
     [
         ("The US has won the most Olympic medals.", "right"),
-        ("THE US HAS WON THE MOST OLYMPIC MEDALS, BUT CHINA HAS WON MANY.", "right"),
+        ("THE US HAS WON THE MOST OLYMPIC MEDALS, BUT CHINA HAS WON MANY.", "unread"),
         ("The US has won the most, followed by China.", "unread"),
         ("China tells us that it has won the most Olympic medals.", "suggested"),
     ],

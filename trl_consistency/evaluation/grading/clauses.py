@@ -27,7 +27,9 @@ _WORD = re.compile(r"\w+")
 _STEM = 4  # letters that the forms of a word share: "largest" and "larger", "studies" and "study"
 
 # The full stops of "U.S. state" and "H.G. Wells" end no sentence.
-SENTENCE_END = re.compile(r"(?<!\.[A-Z])[.!?][\"'*)\u201d\u2019]{0,3}\s+(?=[A-Z\"'*(\u201c])|\n")
+SENTENCE_END = re.compile(
+    r"(?<!\.[A-Z])(?<!\b[A-Z](?=\.\s+[A-Z][a-z]))[.!?][\"'*)\u201d\u2019]{0,3}\s+(?=[A-Z\"'*(\u201c])|\n"
+)
 _CLAUSE_END = re.compile(
     rf"{SENTENCE_END.pattern}|[;?]|\b(?:but|while|whereas|although|though|however)\b|\band\s+(?=(?:it|this|that|he|she|they)\b)|"
     r",\s+and\s+(?=(?:the|an?)\s+(?:[\w'-]+\s+){1,4}(?:is|are|was|were|has|have|can)\b)|"
@@ -324,6 +326,14 @@ class Clauses:
     def sentence(self, start: int) -> int:
         """Returns the number of the sentence that a position is in."""
         return bisect(self.sentence_ends, start)
+
+    def sentence_start(self, position: int) -> int:
+        """Returns where the sentence of a position starts."""
+        return max((end for end in self.sentence_ends if end <= position), default=0)
+
+    def goes_on(self, start: int) -> bool:
+        """Returns whether a sentence that starts here begins with a pronoun for what the last one said."""
+        return _PRONOUN_FIRST.match(self.text, start) is not None
 
     def _read(self, start: int, end: int) -> Clause | None:
         """Returns a clause that says nothing of what the question is about; None for all others."""

@@ -3,12 +3,14 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import cache, lru_cache
 from itertools import permutations
 
 from ...data.text import PARTICLES, UNSPACED
 from ...data.typography import SHORTEST_IN_ANY_CASE, as_read, number_in_digits, with_digits, without_accents
 from .clauses import Clauses
+from .definite import gives_answer
 from .mentions import (
     given,
     is_alternative,
@@ -53,7 +55,9 @@ _ASKS_FOR_ORDER = re.compile(
     re.IGNORECASE,
 )
 
+_ARTICLE = re.compile(r"^(?:the|an?)\s+(?=\S{2})", re.IGNORECASE)
 _LETTER = re.compile(r"[^\W\d_]")
+_LONG_NAME = 6  # letters of a name in which one may be wrong
 _SMALL = re.compile(r"\d{1,2}")  # numbers that may be in words
 
 
@@ -61,7 +65,7 @@ _SMALL = re.compile(r"\d{1,2}")  # numbers that may be in words
 def _words(answer: str) -> str:
     """Returns the words of an answer, without an article before it ("the Nile" is also named by "Nile"), or its digits."""
     words = number_in_digits(" ".join(as_read(answer).split()))
-    return words[4:] if words.lower().startswith("the ") else words
+    return _ARTICLE.sub("", words)
 
 
 def _whole(names: str, text: str) -> str:
@@ -152,6 +156,42 @@ def mentioned(text: str, answers: Iterable[str]) -> set[str]:
     return found
 
 
+def hints_at(text: str, names: Iterable[str], besides: str) -> bool:
+    """
+    Returns whether a text has one of the names in a form that is not read as the name: in other letters, without accents, in the plural,
+    with a wrong letter ("Canbera"), or a number beside other characters ("6-sided", "1879-1955") or as "one" or "none". What is denied
+    does not count, nor a name that stands in the texts `besides`, too.
+    """
+    text = with_digits(without_accents(text))
+    for name in names:
+        words = _words(without_accents(name))
+        exact = len(re.findall(_whole(edged(words, re.escape(words)), text), text))
+        pattern = _loose(words, text)
+        if not pattern or re.search(pattern, without_accents(besides), re.IGNORECASE):
+            continue
+        loose = list(re.finditer(rf"({pattern})", text, re.IGNORECASE))
+        if len(loose) > exact and any(not is_denied(text, match) for match in loose):
+            return True
+    return False
+
+
+def _loose(words: str, text: str) -> str:
+    """Returns a regular expression of the forms in which a text may have a name, empty for a short one."""
+    if number := re.fullmatch(r"\$?(\d[\d.,]*)(?:\s?[^\W\d_%]+|%)?", words):
+        in_words = {"0": r"|\bnone\b|\bzero\b|\b(?:has|have|with)\s+no\b", "1": r"|\b(?:one|a\s+single)\b"}.get(
+            number[1], ""
+        )
+        return rf"(?<!\d)(?<!\d[.,]){re.escape(number[1])}(?!\d|[.,]\d){in_words}"
+    if len(words) < SHORTEST_IN_ANY_CASE or not _LETTER.search(words):
+        return ""
+    stem = re.escape(words[:-1]) + "(?:y|ies)" if words.endswith("y") else re.escape(words)
+    forms = [rf"\b{stem}(?:s|es)?\b"]
+    if len(words) >= _LONG_NAME and words.isalpha() and words[0].isupper():
+        alike = get_close_matches(words, set(re.findall(r"\b[A-Z]\w+", text)), n=3, cutoff=0.85)
+        forms += [rf"\b{re.escape(of)}\b" for of in alike]
+    return "|".join(forms)
+
+
 def offers(question: str, own: Collection[str]) -> bool:
     """Returns whether a question offers the answers to choose from: "Is 7 an odd number or an even number?\""""
     answers = own if isinstance(own, Mapping) else {name: name for name in own}
@@ -222,6 +262,15 @@ def _named(
         lambda match: answers.get(name_of(match[1])),
         lambda match: name_of(match[1]) in partial,
     )
+    if said and rivals and not any(map(clauses.gives, said)) and all(match in rivals for match in said):
+        # "Bonn is the capital. Berlin is the largest city.", where Bonn is none of the possible answers
+        before = text[: clauses.sentence_start(said[0].start(1))]
+        if (
+            before.strip()
+            and not clauses.goes_on(len(before))
+            and gives_answer(before, question, next(iter(rivals.values())))
+        ):
+            return []
     return _in_order(text, [(match, name_of(match[1])) for match in said], clauses, answers)
 
 
@@ -249,9 +298,9 @@ def _beside_rivals(
     def is_denied_itself(match: re.Match[str]) -> bool:
         return bool(clauses.denies(match) or is_denied_abroad(text, match) or _OTHER_SCRIPT.search(text))
 
-    if names_both and not all(map(is_denied_itself, others)) and not any(map(clauses.states, rivals)):
-        if any(map(clauses.gives, others)) or not any(map(clauses.gives, rivals)):
-            return [*rivals, *others]
+    is_stated = not names_both or all(map(is_denied_itself, others)) or any(map(clauses.states, rivals))
+    if not is_stated and (any(map(clauses.gives, others)) or not any(map(clauses.gives, rivals))):
+        return [*rivals, *others]
     if not rivals:
         return said
     of_others = [match for match in said if answer_of(match) is None]
