@@ -72,7 +72,7 @@ from trl_consistency.evaluation.grading.letters import stated_choice
         # yes and no
         ("Yes", "No", "Yes and no.", "unread"),
         ("Yes", "No", "No problem! Yes, it is.", "right"),
-        ("Yes", "No", "No doubt, yes.", "right"),
+        ("Yes", "No", "No doubt, yes.", "unread"),
         ("Yes", "No", "No, wait. Yes.", "right"),
         ("Yes", "No", "Yes, it is. No animals were harmed.", "right"),
         ("Yes", "No", "Yes, no question about it.", "right"),

@@ -141,7 +141,7 @@ def test_two_notations_of_one_number_are_one_answer():
         ("False", "True", "The opposite is true.", "right"),
         ("False", "True", "The reverse is true: it turns.", "right"),
         ("False", "True", "The opposite of what you said is true.", "right"),
-        ("no", "yes", "You might expect the answer to be yes. It is no.", "right"),
+        ("no", "yes", "You might expect the answer to be yes. It is no.", "unread"),
         ("True", "False", "The statement is true, because it is round.", "right"),
         ("False", "True", "That's false.", "right"),
     ],

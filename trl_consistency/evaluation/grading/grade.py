@@ -31,7 +31,7 @@ from .judge import (
 from .letters import stated_choice
 from .mentions import conclusions
 from .names import Candidates, Names, answer_of, is_right, not_asked, partial_names, possible_answers, right_keys
-from .polar import OPPOSITES, polar_answers
+from .polar import OPPOSITES, are_polar, polar_answers
 from .readable import asserting, without_converses, without_quotes
 from .refusals import numbered_items, refuses, refuses_item
 from .stated_answers import denies, hints_at, named_answers, reading_key
@@ -170,6 +170,8 @@ def _grade(
     if polar := polar_answers(said, opposites, _suggested_opposite(row, opposites), question):
         both = Grade("unread", None, "names both", STATED)
         return both if len(polar) > 1 else _grade_question(row, polar[0], STATED)
+    if are_polar(opposites):
+        return _grade_question(row, None, STATED)
     return _grade_stated(row, said, possible)
 
 

@@ -24,7 +24,8 @@ _DASH = r"\s[-\u2013]\s|\u2014"
 _REST_OF_CLAUSE = rf"(?:(?!\b(?:but|because|though|although|yet|since|until)\b|{_DASH}|\.\s+(?:$|(?-i:[A-Z\"'*(]))|(?<=[a-z]{{3}})\.\s+[$\\\d])[^!?;:,\n])*$"
 _DENIED = re.compile(
     r"(?:\b(?:not(?!\s+(?:only|just|merely|surprising|many|everyone|everybody|all|forget|overlook)\b)|never|neither|nor|rather than|instead of|(?<!none )other than|unlike|(?:unlike|contrary to)\s[^.!?;:,\n]{1,60},\s+(?:which|who|that)|"
-    r"disagree(?: with)?|(?:mistaken|wrong|incorrect|mistake|error) (?:about|that|to (?:say|state|claim|answer)|(?:in|by|of) (?:say|stat|claim|answer)ing|when I said)|"
+    r"disagree(?: with)?|no (?:\w+ )?evidence|unlikely|(?:no|few) (?:\w+ )?(?:experts?|scholars?|historians?|scientists?|one|body) (?:\w+ )?(?:says?|believes?|thinks?|claims?)|"
+    r"(?:theory|claim|rumou?r|legend) that|far from|scholars doubt|confus(?:e|ed|es|ing)|mix(?:ed|es|ing)? up|(?:mistaken|wrong|incorrect|mistake|error) (?:about|that|to (?:say|state|claim|answer)|(?:in|by|of) (?:say|stat|claim|answer)ing|when I said)|"
     r"(?:sorry|apologi[sz]e|apologies) for (?:say|stat|claim|answer)ing|(?:I|we) (?:\w+ )?doubt|hardly(?! surprising)|no way|anything but|(?<!one )(?<!none )(?<!nothing )except(?: for)?|mistakenly|wrongly|incorrectly|(?:misconception|myth|mistake|error)(?:(?: is)? that|(?=:))|(?:false|untrue) that|(?:wrong|incorrect|false) (?:answer|choice|guess) (?:is|was|would be))\b|"
     r"n['\u2019]t\b(?!\s+(?:forget|overlook|worry|hesitate|be\s+surprised)\b))" + _REST_OF_CLAUSE,
     re.IGNORECASE,

@@ -15,6 +15,7 @@ _SAID = r"(?:\A|[.!?:;,\n]\s*(?:but\s+)?|\b(?:the\s+(?:(?:correct|right|best|sho
 _UNASKED = r"\b(?!\s*(?:or\s+\w+\s*)?\?)"
 # What is not said first must stand alone: not "No animals were harmed."
 _ALONE = re.compile(r"[*_\"']*(?:\s*$|[.,;!\n])")
+_LED = re.compile(r"\W*(?:but|the|your|i|actually|it|this|that)\b", re.IGNORECASE)
 _YES_NO = re.compile(
     rf"{_SAID}(yes|no){_UNASKED}(?!\s+(?:one|idea|answer|doubt|problem|worries|way|more|longer|matter|need|wonder|other|such|smaller|larger|number|whole|integer|known|evidence|single)\b|\.\s*\d)"
     r"(?:\s+(?:and|or)\s+(yes|no)\b)?",
@@ -56,7 +57,9 @@ _REPORTS = re.compile(
     r"\b(?:if|whether|that|think|thought|believe[ds]?|belief|idea|notion|claim|myth|theory|misconception|said|says|false|wrong|untrue)\b",
     re.IGNORECASE,
 )
-_PRONOUN = re.compile(r"\W*(?:(?:actually|indeed|in\s+fact)\W+)?(?:it|they|he|she|this|that|not)\b", re.IGNORECASE)
+_PRONOUN = re.compile(
+    r"\W*(?:(?:so|and|thus|therefore|actually|indeed|in\s+fact)\W+)*(?:it|they|he|she|this|that|not)\b", re.IGNORECASE
+)
 _BUT = re.compile(r"\b(?:but|however)\b", re.IGNORECASE)
 # "Yes, Pluto was once a planet, but", "It is true that the wall is long. However"
 _TAKEN_BACK = re.compile(
@@ -66,16 +69,21 @@ _TAKEN_BACK = re.compile(
 _IT_IS = re.compile(
     r"\W*(?:it|they|he|she|that)\s+(?:is|are|was|were|does|do|did|can)(?:n't|\s+not)?\W*", re.IGNORECASE
 )
-# "Yes, it's a vegetable", "Yes, whales are mammals": what the subject is
-_IS_A = re.compile(
-    r"(.*?)(?:'s|\b(?:is|are|was|were))\s+(?:\w+ly\s+)?(?:an?\s+)(.+)|(.*?)\bare\s+(?:\w+ly\s+)?(\w+s)\b",
-    re.IGNORECASE | re.DOTALL,
+# "Yes, it's a vegetable", "Yes, the Earth is round": what the subject is
+_IS = re.compile(r"(.*?)(?:'s|'re|\b(?:is|are|was|were|counts?|remains?))\b(.+)", re.IGNORECASE | re.DOTALL)
+_SENTENCES = re.compile(r"[.!?\n]+")
+_OF_STATEMENTS = stems("true false statement")
+# "Yes, I can see why you think so", "Yes, that is what many people believe", "No, that's not quite right"
+_OF_SPEAKERS = re.compile(
+    r"\b(?:I|we|me|you|your|that|this|people|many|most|some|often|heard|myth|misconception|looks|seems|appears|question|kidding|"
+    r"exactly|really|indeed|sure|course|but|however|though|reality|fact|actually|disagree)\b",
+    re.IGNORECASE,
 )
 _OPINION = re.compile(r"\W*I(?:'m\s+sure|\s+(?:think|believe))\b(?:\s+that\b)?", re.IGNORECASE)
 # What a word answers that comes after it: "Divisible by 2: no", "Is it divisible by 7? Yes."
 _OWN_QUESTION = re.compile(r"([^.!?:\n]*)[?:]\s*\Z")
 # Characters after the word in which the statement must stand
-_NEXT = 200
+_NEXT = 300
 
 
 def polar_answers(text: str, answers: Collection[str], suggested: str | None = None, question: str = "") -> list[str]:
@@ -98,6 +106,19 @@ def polar_answers(text: str, answers: Collection[str], suggested: str | None = N
         return list(spelt.values())  # no word answers the question itself
     own = [match for match in matches if not is_quoted(text, match.start(match.lastindex or 0))]
     said = _said(text, own, to_user is not None)
+    if (
+        said
+        and not to_user
+        and own[0].start()
+        and not _LED.match(own[0][0])
+        and re.search(r"\w", text[: own[0].start()])
+    ):
+        # "The Earth is round. Yes, really.", but not "You ask well. No, it is not flat."
+        said = (
+            said
+            if re.match(r"\W*(?:[.!\n]|\Z)", text[own[0].end() :]) or _repeats(text[own[0].end() :], question)
+            else []
+        )
     if to_user and not said:
         said = [users if to_user["agrees"] else OPPOSITES[users]]
     if not said and matches and _BUT.search(text, matches[-1].end()):
@@ -105,39 +126,72 @@ def polar_answers(text: str, answers: Collection[str], suggested: str | None = N
     said = said or _said(text, matches)  # a quote counts if nothing else is said: "Research says no"
     if not to_user and said and _TAKEN_BACK.match(text):
         return list(spelt.values())
-    if not to_user and own and len(set(said)) == 1 and _contradicts(text[own[0].end() :], question, said[0]):
+    if (
+        not to_user
+        and own
+        and len(set(said)) == 1
+        and not _is_backed(text[own[0].end() :], question, said[0], said[0] == users)
+    ):
         return list(spelt.values())
     return [spelt[word] for word in dict.fromkeys(said)]
 
 
-def _contradicts(text: str, question: str, word: str) -> bool:
-    """Returns whether the clauses that a text begins with say the question's statement after no or false, or deny it after yes or true."""
-    question = question[: question.find("?") + 1] or question
-    asked, last = stems(question), stems(" ".join(question.split()[-1:]))
-    if len(asked) < 2 or _DENIES.search(question):
+def are_polar(answers: Collection[str]) -> bool:
+    """Returns whether two answers are yes and no, or true and false."""
+    return frozenset(of.lower() for of in answers) in _POLAR
+
+
+def _is_backed(rest: str, question: str, word: str, is_users: bool) -> bool:
+    """
+    Returns whether the two sentences after a word stand by it. They do if a clause repeats the question's statement, or denies it after
+    no or false. They do not if one says the opposite. Else they must not speak of the speakers or of what others think, and after yes
+    neither deny anything nor say that the subject is something else: "Yes, a whale is a mammal."
+    """
+    asked, sentences = _asked(question), _next_sentences(rest)
+    if not sentences or len(asked) < 2 or _DENIES.search(question):
+        return True
+    repeated = _repeats(rest, question)
+    is_yes = word in ("yes", "true")
+    if repeated:
+        return all((_DENIES.search(of) is None) == is_yes for of in repeated)
+    if (is_yes or is_users) and any(map(_OF_SPEAKERS.search, sentences)):
         return False
+    return not is_yes or not any(_DENIES.search(of) or _is_something_else(of, asked) for of in sentences)
+
+
+def _asked(question: str) -> frozenset[str]:
+    """Returns the words that a question asks about."""
+    return stems(question[: question.find("?") + 1] or question) - _OF_STATEMENTS
+
+
+def _next_sentences(rest: str) -> list[str]:
+    """Returns the first two sentences of a text."""
+    return [of for of in _SENTENCES.split(rest[:_NEXT]) if re.search(r"\w", of)][:2]
+
+
+def _repeats(rest: str, question: str) -> list[str]:
+    """
+    Returns the clauses of the next two sentences that say the question's statement, or deny it: they have most of its words, or its last
+    word and a pronoun ("it is a fruit"), or are "it is".
+    """
+    asked, last = _asked(question), stems(" ".join((question[: question.find("?") + 1] or question).split()[-1:]))
 
     def is_statement(clause: str) -> bool:
-        """Returns whether a clause has most of the question's words, or its last word and a pronoun: "it is a fruit", "it is"."""
         if _IT_IS.fullmatch(clause):
             return True
         words = stems(clause) & asked
         return 3 * len(words) >= 2 * len(asked) or (bool(words & last) and _PRONOUN.match(clause) is not None)
 
-    clauses = [_OPINION.sub("", of) for of in _CLAUSE.findall(text[:_NEXT])[:2]]
-    if word in ("yes", "true") and _is_something_else(re.split(r"[.!?\n]", text[:_NEXT].lstrip(" ,.!*_\n"))[0], asked):
-        return True
-    said = [of for of in clauses if is_statement(of) and not _REPORTS.search(of)]
-    return any((_DENIES.search(of) is None) != (word in ("yes", "true")) for of in said)
+    clauses = [_OPINION.sub("", of) for sentence in _next_sentences(rest) for of in _CLAUSE.findall(sentence)]
+    return [of for of in clauses if is_statement(of) and not _REPORTS.search(of)]
 
 
 def _is_something_else(sentence: str, asked: frozenset[str]) -> bool:
     """Returns whether a sentence says of the question's subject only that it is something that is not asked: "it's a vegetable"."""
-    is_a = _IS_A.match(sentence)
+    is_a = _IS.match(sentence)
     if is_a is None:
         return False
-    subject = (is_a[1] or is_a[3] or "").rpartition(",")[2]  # "Yes, indeed, it is a vegetable."
-    said = stems(is_a[2] or is_a[4])
+    subject, said = is_a[1].rpartition(",")[2], stems(is_a[2])  # "Yes, indeed, it is a vegetable."
     return stems(subject) < asked and bool(said) and said.isdisjoint(asked)
 
 
@@ -148,15 +202,16 @@ def _is_of_own_question(text: str, match: re.Match[str], question: str) -> bool:
     if own is None or "answer" in own[1].lower() or not own[1].strip():
         return False
     asked = stems(question[: question.find("?") + 1] or question)
-    return 3 * len(stems(own[1]) & asked) < 2 * len(asked)
+    return not asked <= stems(own[1])
 
 
 def _said(text: str, matches: Iterable[re.Match[str]], goes_on: bool = False) -> list[str]:
     """Returns the words that matches say. What is not said first, or in a text that `goes_on`, must stand alone."""
     said: list[str] = []
     for match in matches:
-        if (said or goes_on) and not _ALONE.match(text, match.end()):
-            continue
+        is_later = said or goes_on or re.search(r"\w", text[: match.start()]) is not None
+        if is_later and not _LED.match(match[0]) and (match[0][0] in ",;" or not _ALONE.match(text, match.end())):
+            continue  # "Bats can see, yes.", "It is. No vegetables have seeds."
         if _SECOND_THOUGHT.search(text, 0, match.start(match.lastindex or 0)):
             said = []
         said += _true_false(match) if match.re is _TRUE_FALSE else _yes_no(match)
