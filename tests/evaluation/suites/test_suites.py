@@ -1,8 +1,10 @@
 """Suites, on local data of the same shape: those of the real ones are on a hub that tests do not ask."""
 
+import json
 import math
 import re
 import sys
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -275,6 +277,32 @@ def test_a_base_model_with_an_adapter_in_it_is_warned_about(installed, tokenizer
     get_peft_model(base, LoraConfig(target_modules="all-linear"))
     with pytest.warns(UserWarning, match="The model contains an adapter and answers with it"):
         run_suites(base, [Suite("mine", "inspect", "mine")], None, tokenizer)
+
+
+def test_an_adapter_of_other_prompts_or_another_base_is_warned_about(installed, tokenizer, monkeypatch, tmp_path):
+    """By its name, it was measured without a word, though `trl-consistency suites` warned."""
+    found = [SuiteScore("mine", "mine", "1", "acc", 1.0, None, 1)]
+    monkeypatch.setattr(suite_runs, "_run_inspect", lambda *args: found)
+    monkeypatch.setattr(suites, "load_suite", lambda *args: None)
+    base, adapter = str(tmp_path / "base"), str(tmp_path / "adapter")
+    model = make_model()
+    model.save_pretrained(base)
+    tokenizer.save_pretrained(base)
+    get_peft_model(model, LoraConfig(target_modules="all-linear")).save_pretrained(adapter)
+    Path(adapter, "chat_template.jinja").write_text("{{ messages }}")
+    Path(adapter, "README.md").write_text("---\nchat_template_kwargs: {no_think: true}\n---\n# mine\n")
+    config = Path(adapter, "adapter_config.json")
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"base_model_name_or_path": "nobody/other"}))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run_suites(base, [Suite("mine", "inspect", "mine")], {"mine": adapter})
+    said = [str(of.message) for of in caught if adapter in str(of.message)]
+    expected = [
+        "was trained on nobody/other",
+        "has a chat template of its own",
+        "was trained with `chat_template_kwargs`",
+    ]
+    assert [[text in of for of in said].count(True) for text in expected] == [1, 1, 1], said
 
 
 def test_a_task_of_a_file_gets_its_judge(installed, tokenizer, monkeypatch):

@@ -17,7 +17,8 @@ from ...data.rendering import ProcessingClass, chat_template_of
 from ...errors import ConsistencyError, did_you_mean
 from ...generation.options import evaluating
 from ...models.adapter_checks import check_no_other_adapter, warn_of_adapter
-from ...models.loading import BASE, adapted, load_model
+from ...models.folder_warnings import warn_of_folders, warn_of_loaded
+from ...models.loading import BASE, adapted, check_adapters, load_model
 from .runs import Suite, SuiteOptions, check_suite, load_suite, run_suite
 from .scores import SuiteScore
 
@@ -133,8 +134,12 @@ def run_suites(
     )
     loaded = [load_suite(suite, judge) for suite in found]  # fails before the weights load if something is missing
     if isinstance(model, str):
-        model, of_model = load_model(model, None, trust_remote_code, quantization_config)
+        name, paths = model, list((adapters or {}).values())
+        check_adapters(paths, name)
+        model, of_model = load_model(name, None, trust_remote_code, quantization_config)
         processing_class = processing_class or of_model
+        warn_of_folders(name, paths, processing_class, [chat_template_kwargs or {}])
+        warn_of_loaded(name, paths, model, processing_class)
     else:
         check_no_other_adapter(model)
         warn_of_adapter(model)
