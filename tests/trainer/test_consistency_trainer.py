@@ -1,4 +1,5 @@
 import copy
+import json
 from itertools import chain
 
 import pytest
@@ -395,6 +396,42 @@ def test_prompts_of_another_form_than_the_pairs_are_told(tmp_path, caplog):
     assert "holds text" not in caplog.text
     trainer.evaluate(sets["hard"])
     assert f"`eval_dataset` {told}" in caplog.text
+
+
+@pytest.mark.parametrize("given", ["nothing", "by the option", "by the rows"])
+def test_rows_in_another_mode_than_the_pairs_are_told(tmp_path, caplog, given):
+    """`targets` writes the variables into its rows, and the other sets were rendered without them."""
+    variables = {"no_think": True}
+
+    def with_variables(rows, *of_rows):
+        return rows.add_column("chat_template_kwargs", [json.dumps(of) for of in of_rows])
+
+    eval_set, anchors = (
+        make_pairs(2),
+        Dataset.from_dict({"prompt": make_pairs(2)["clean_prompt"], "completion": ["x", "y"]}),
+    )
+    anchors = with_variables(anchors, variables, variables if given == "by the rows" else {"no_think": False})
+    trainer = ConsistencyTrainer(
+        make_model(),
+        make_config(tmp_path, anchor_ratio=0.5, chat_template_kwargs=variables if given == "by the option" else None),
+        train_dataset=with_variables(make_pairs(2), variables, variables),
+        eval_dataset=with_variables(eval_set, variables, variables) if given == "by the rows" else eval_set,
+        anchor_dataset=anchors,
+        processing_class=make_tokenizer(),
+    )
+    trained = 'and every row of `train_dataset` with `{"no_think": true}`'
+    of_anchors = (
+        f"""`anchor_dataset`: row 1 is rendered with `chat_template_kwargs` `{{"no_think": false}}`, {trained}"""
+    )
+    of_eval = f"`eval_dataset`: row 0 is rendered with `chat_template_kwargs` `{{}}`, {trained}"
+    assert (of_anchors in caplog.text) == (given != "by the rows")
+    assert (of_eval in caplog.text) == (given == "nothing")
+    caplog.clear()
+    trainer.evaluate(make_pairs(3))
+    assert (of_eval in caplog.text) == (given != "by the option")
+    caplog.clear()
+    trainer.evaluate(make_pairs(3).to_iterable_dataset())
+    assert (of_eval in caplog.text) == (given != "by the option")
 
 
 def test_string_prompts_need_no_chat_template(tmp_path):

@@ -80,6 +80,7 @@ from .run.data_checks import (
     check_tokenizer,
     checked_datasets,
     warn_of_other_form,
+    warn_of_other_variables,
     warn_of_replaced_variables,
 )
 from .run.interruption import Checkpoints, stopping_on_signals
@@ -236,6 +237,7 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         self.is_chat = isinstance(next(iter(pairs))["clean_prompt"], list)
         for name, dataset in datasets.items():
             warn_of_other_form(f"`{name}`", dataset, self.is_chat)
+            warn_of_other_variables(f"`{name}`", dataset, args.chat_template_kwargs or {}, self.shared_variables)
         self.has_anchor_dataset = anchor_dataset is not None
         can_render = self._check_template(processing_class, args, datasets)
         if is_given and is_here(model_id, revision):

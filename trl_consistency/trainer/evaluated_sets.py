@@ -15,7 +15,7 @@ from ..data.prepare import is_prepared, unformatted, with_own_columns, without_r
 from ..data.repeated_stream import CountedStream, RepeatedStream
 from ..errors import ConsistencyError
 from ..log import get_logger
-from .run.data_checks import warn_of_other_form
+from .run.data_checks import warn_of_other_form, warn_of_other_variables
 
 
 logger = get_logger(__name__)
@@ -46,6 +46,8 @@ class EvaluatedSets:
         dataset = unformatted(dataset)
         check_pairs(dataset, name)
         warn_of_other_form(f"`{name}`", dataset, trainer.is_chat)
+        of_run = trainer.args.chat_template_kwargs or {}
+        warn_of_other_variables(f"`{name}`", dataset, of_run, trainer.shared_variables)
         dataset = trainer._prepare_rows(dataset, trainer.processing_class, trainer.args, name)
         self._given.add(dataset)  # of several sets, `Trainer` gives each to `evaluate` again
         return dataset

@@ -107,6 +107,28 @@ def test_rows_of_another_form_than_the_pairs_are_told(tmp_path, caplog):
     assert f"`control_dataset` {told}" in caplog.text
 
 
+@pytest.mark.parametrize("has_variables", [True, False])
+def test_rows_in_another_mode_than_the_pairs_are_told(tmp_path, caplog, has_variables):
+    """The guard would stop a training, and choose its best step, by what the model does in a mode that is not trained."""
+
+    def with_variables(rows):
+        return rows.add_column("chat_template_kwargs", [json.dumps({"no_think": True})] * len(rows))
+
+    trainer = ConsistencyTrainer(
+        make_model(),
+        make_config(tmp_path),
+        train_dataset=with_variables(make_pairs(4)),
+        processing_class=make_tokenizer(),
+    )
+    sets = [with_variables(of) if has_variables else of for of in (PAIRS, CONTROL)]
+    guard = ConsistencyEvalCallback(trainer, *sets, eval_every=1, num_rows=2)
+    for name, numbers in zip(("eval_dataset", "control_dataset"), guard.sample.numbers, strict=True):
+        told = (
+            f"`{name}` of the guard: row {numbers[0]} is rendered with `chat_template_kwargs` `{{}}`, and every row of"
+        )
+        assert (told in caplog.text) != has_variables
+
+
 def test_rows_that_do_not_measure_what_they_should_are_told(tmp_path, caplog):
     swapped = {"clean_prompt": "perturbed_prompt", "perturbed_prompt": "clean_prompt"}
     rows = Dataset.from_list([{swapped.get(key, key): of for key, of in row.items()} for row in PAIRS])

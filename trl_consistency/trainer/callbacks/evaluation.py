@@ -27,7 +27,7 @@ from ...generation.options import end_tokens, evaluating
 from ...log import get_logger
 from ...models.checks import context_of
 from ...upstream import DistributedBackend, unwrap_model_for_generation
-from ..run.data_checks import warn_of_other_form
+from ..run.data_checks import warn_of_other_form, warn_of_other_variables
 from ..run.own_optimizer import take_evaluated_weights
 from ..run.trained_rows import warn_of_trained_rows
 
@@ -148,9 +148,12 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
             args.chat_template_kwargs,
             context_of(trainer.model),
         )
-        for name, rows in (("eval_dataset", self.sample.pairs), ("control_dataset", self.sample.control)):
+        of_run = args.chat_template_kwargs or {}
+        sets = {"eval_dataset": self.sample.pairs, "control_dataset": self.sample.control}
+        for (name, rows), numbers in zip(sets.items(), self.sample.numbers, strict=True):
             if rows:
                 warn_of_other_form(f"`{name}` of the guard", rows, trainer.is_chat)
+                warn_of_other_variables(f"`{name}` of the guard", rows, of_run, trainer.shared_variables, numbers)
         of_rows = warnings_of_rows(self.sample.pairs, self.sample.numbers[0], " of the guard's `eval_dataset`")
         for warning in of_rows:
             logger.warning(warning)

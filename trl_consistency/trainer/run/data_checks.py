@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from typing import Any
 
 from datasets import Dataset, IterableDataset
@@ -15,7 +16,7 @@ from ...config.consistency_config import ConsistencyConfig
 from ...data.anchors import anchor_rows, count_anchors
 from ...data.eval_sets import EvalDataset, named
 from ...data.pairs import AnyDataset, check_anchors, check_pairs, report_faults
-from ...data.prepare import columns_of, needs_targets, row_numbers, unformatted
+from ...data.prepare import columns_of, needs_targets, row_numbers, unformatted, variables_of
 from ...data.rendering import (
     LONGEST_TEMPLATE,
     ProcessingClass,
@@ -265,6 +266,33 @@ def warn_of_other_form(name: str, rows: Iterable[Mapping[str, Any]], is_chat: bo
     if isinstance(prompt, list) != is_chat:
         words = "text, which goes through no chat template" if is_chat else "chat messages"
         logger.warning(f"{name} holds {words}, unlike `train_dataset`. Give both in one form if that is not meant.")
+
+
+def warn_of_other_variables(
+    name: str,
+    rows: Iterable[Mapping[str, Any]],
+    of_run: dict[str, Any],
+    shared: dict[str, Any],
+    numbers: Iterable[int] | None = None,
+) -> None:
+    """
+    Logs a warning of the first row that lacks, or changes, a template variable that all rows of the training share. Rows have
+    `numbers` in their data set. Of a stream, the first row is looked at.
+    """
+    if isinstance(rows, IterableDataset):
+        rows = rows.take(1)
+    for number, row in zip(count() if numbers is None else numbers, rows, strict=False):
+        own = variables_of(row, of_run)
+        other = [of for of, value in shared.items() if of not in own or own[of] != value]
+        if other and isinstance(row["clean_prompt"], list):
+            differing = ({of: said[of] for of in other if of in said} for said in (own, shared))
+            found, trained = (json.dumps(of, default=str) for of in differing)
+            logger.warning(
+                f"{name}: row {number} is rendered with `chat_template_kwargs` `{found}`, and every row of `train_dataset` with "
+                f"`{trained}`: the model reads another kind of prompt there. Set `chat_template_kwargs` in the config, or in a column "
+                "of these rows, unless that is meant."
+            )
+            return
 
 
 def check_chat_template(
