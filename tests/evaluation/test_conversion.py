@@ -109,6 +109,16 @@ def test_rows_with_other_template_variables_are_told():
     assert convert_pairs(pairs, "sft", chat_template_kwargs={"no_think": False}).warnings == []
 
 
+def test_variables_that_all_rows_replace_are_told():
+    pairs = [
+        capital(f"{row}?", "Rome!", completion="Oslo.", chat_template_kwargs={"no_think": False}) for row in range(2)
+    ]
+    (warning,) = convert_pairs(pairs, "sft", chat_template_kwargs={"no_think": True}).warnings
+    assert warning.startswith(
+        '`chat_template_kwargs` is `{"no_think": true}`, and every row has `{"no_think": false}` of its own'
+    )
+
+
 def test_tool_call_is_not_called_empty():
     call = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "search", "arguments": {}}}]}
     found = convert_pairs([capital("1?", "Rome!", completion=[call])], "sft")

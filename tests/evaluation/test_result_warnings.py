@@ -180,6 +180,20 @@ def test_suggestions_that_the_perturbed_prompt_does_not_say_are_warned_of(tokeni
     assert not any("does not say" in of for of in evaluate(None, tokenizer, rows).warnings())
 
 
+def test_variables_that_all_rows_replace_are_warned_of(tokenizer, monkeypatch):
+    """Rows of `targets` have their own: the option changed nothing, and nothing said so."""
+    said = '`chat_template_kwargs` is `{"no_think": true}`, and every row has `{"no_think": false}` of its own, which is used.'
+    rows = [of | {"chat_template_kwargs": '{"no_think": false}'} for of in SETS["test"]]
+    says(monkeypatch, tokenizer, SAID)
+    for of_rows, option, is_told in (
+        (rows, {"no_think": True}, True),
+        (rows, {"no_think": False}, False),
+        ([*rows[1:], SETS["test"][0]], {"no_think": True}, False),
+    ):
+        found = evaluate(None, tokenizer, of_rows, chat_template_kwargs=option).warnings()
+        assert any(of.startswith(said) for of in found) == is_told, found
+
+
 @pytest.mark.parametrize(
     "answer",
     [

@@ -239,6 +239,20 @@ def test_results_say_how_they_were_measured(options, tmp_path):
     assert f"packages: torch {version('torch')}, transformers {version('transformers')}, peft " in report
 
 
+@pytest.mark.parametrize("of_all", [True, False])
+def test_variables_that_the_rows_replace_are_not_said_to_be_used(options, tmp_path, of_all):
+    """Results, report and cards named the option's value, with which no row was rendered."""
+    own = {"chat_template_kwargs": {"no_think": False}}
+    rows = [pair(number, **(own if of_all or not number else {})) for number in range(2)]
+    options[options.index("--pairs") + 1] = write(tmp_path / "some.jsonl", rows)
+    run([*options, "--chat_template_kwargs", '{"no_think": true}'])
+    used = {"no_think": False} if of_all else {}
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["settings"]["chat_template_kwargs"] == used
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert ("of its own, which is used" in report) == of_all
+    assert 'chat_template_kwargs: {"no_think": true}' not in report
+
+
 def test_a_report_says_what_of_capability_was_drawn_and_which_values_are_empty(options, tmp_path):
     """Neither stood there: figures of a few items looked like those of whole files, and an empty prefix like the usual one."""
     data = tmp_path / "data"

@@ -1,6 +1,7 @@
 """Renders a data set of pairs to token ids, and reports or leaves out rows that do not fit."""
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -227,11 +228,33 @@ def shared_variables(dataset: AnyDataset, of_run: dict[str, Any]) -> dict[str, A
     """Returns the template variables that all rows were rendered with alike. Of a stream, the run's."""
     if isinstance(dataset, IterableDataset) or "chat_template_kwargs" not in dataset.column_names:
         return of_run
-    rows = (variables_of(row, of_run) for row in dataset.select_columns(["chat_template_kwargs"]))
+    rows = dataset.select_columns(["chat_template_kwargs"])
+    return shared_by((variables_of(row, of_run) for row in rows), of_run)
+
+
+def shared_by(variables: Iterable[dict[str, Any]], of_run: dict[str, Any]) -> dict[str, Any]:
+    """Returns the template variables that these rows have alike, from [`variables_of`]. The run's if there are no rows."""
+    rows = iter(variables)
     shared = next(rows, of_run)
     for own in rows:
         shared = {name: value for name, value in shared.items() if name in own and own[name] == value}
     return shared
+
+
+def say_replaced(of_run: dict[str, Any], shared: dict[str, Any], of_name: str) -> str:
+    """Says that all rows share other values of a run's template variables, which change nothing then. Empty if they do not."""
+    replaced = {name: value for name, value in of_run.items() if name in shared and shared[name] != value}
+    if not replaced:
+        return ""
+    given, own = (json.dumps(of, default=str) for of in (replaced, {name: shared[name] for name in replaced}))
+    return f"`chat_template_kwargs` is `{given}`, and every row{of_name} has `{own}` of its own, which is used."
+
+
+def warnings_of_variables(rows: Iterable[Mapping[str, Any]], of_run: dict[str, Any], of_name: str = "") -> list[str]:
+    """Returns a warning if a run's template variables change nothing on these rows. Those of text have none."""
+    chats = (variables_of(row, of_run) for row in rows if isinstance(row["clean_prompt"], list))
+    said = say_replaced(of_run, shared_by(chats, of_run), of_name)
+    return [f"{said} Take the option out, or that column of the rows."] if said else []
 
 
 def _warn_of_unknown(name: str, rows: str, words: int) -> None:

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from ..data.lint import FINDINGS, TEXT_PROMPTS, has_cue_in_clean
 from ..data.messages import without_none
 from ..data.pairs import PAIR_COLUMNS, PROMPT_COLUMNS, RESERVED_COLUMNS, report_faults, row_checker
-from ..data.prepare import variables_of
+from ..data.prepare import variables_of, warnings_of_variables
 from ..data.rendering import (
     ProcessingClass,
     continuation,
@@ -165,6 +165,7 @@ def convert_pairs(
     answers: dict[str, list[Answer]] = {}
     swapped = sum(map(has_cue_in_clean, of_set.rows))
     warnings = [f"{swapped} row(s) {FINDINGS['swapped_prompts']}."] if swapped else []
+    warnings += warnings_of_variables(of_set.rows, chat_template_kwargs or {})
     if "clean" not in sides:
         ends = end_tokens(model, tokenizer) if model is not None and tokenizer is not None else None
         special = None if tokenizer is None else _special_tokens(tokenizer, options.thinking_markers)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..data.lint import FINDINGS, TEXT_PROMPTS, has_cue_in_clean, lacks_suggestion
+from ..data.prepare import warnings_of_variables
 from ..data.repeats import prompt_key, repeated_rows
 from ..data.unknown_words import say_unknown
 from .answers.generate import NOT_ASKED
@@ -62,6 +63,8 @@ def _of_rows(of_set: SetResults, of_name: str) -> list[str]:
             f"the same data{same}. For a model that was trained on that split, they are not held out."
         )
     found += warnings_of_rows(rows, of_set.pairs.places, of_name)
+    if of_set.pairs.rendering is not None:
+        found += warnings_of_variables(rows, of_set.pairs.rendering[1], of_name)
     if of_set.text_prompts:
         found.append(f"{of_set.text_prompts} row(s){of_name} {TEXT_PROMPTS}.")
     return found

@@ -21,6 +21,7 @@ from accelerate import PartialState
 from transformers import BitsAndBytesConfig
 
 from ..data.folders import ANSWERS
+from ..data.prepare import shared_by
 from ..data.trained_pairs import digests_of
 from ..errors import ConsistencyError, ends_with_message
 from ..escaping import printable
@@ -149,7 +150,7 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
         found = {name: of_name.judged(judge, args.judge_questions, markers) for name, of_name in found.items()}
     if not is_main:
         return {}
-    settings = settings_of(args, found[BASE], data, weights)
+    settings = settings_of(args, found[BASE], data, weights, shared_by(answering, template_kwargs))
     models = {BASE: args.model_name_or_path, **adapters}
     summary = make_summary(settings, models, found, scores)
     _add_trained_pairs(summary, models, pairs)

@@ -233,10 +233,11 @@ def settings_of(
     base: Results,
     data: CapabilityData | None,
     weights: Mapping[str, Any],
+    variables: Mapping[str, Any],
 ) -> dict[str, Any]:
     """
     Returns the options that decide the results, for `results.json`, with what they came to on the `base` model's results. `weights`
-    are from [`describe_weights`].
+    are from [`describe_weights`], and `variables` those of the chat template that all prompts were rendered with.
     """
     sets = {name: of_set.pairs for name, of_set in base.sets.items()}
     by_logprob = sum(bool(offered_letters(row)) for of_set in sets.values() for row in of_set.rows)
@@ -249,7 +250,7 @@ def settings_of(
         "max_pairs": args.max_pairs,
         "model_revision": args.model_revision,
         "thinking_markers": list(args.thinking_markers),
-        "chat_template_kwargs": as_template_kwargs(args.chat_template_kwargs),
+        "chat_template_kwargs": dict(variables),
         "system_prompt": args.system_prompt,
         "max_completion_length": args.max_completion_length,
         "temperature": args.temperature,

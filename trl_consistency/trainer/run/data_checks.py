@@ -16,7 +16,7 @@ from ...config.consistency_config import ConsistencyConfig
 from ...data.anchors import anchor_rows, count_anchors
 from ...data.eval_sets import EvalDataset, named
 from ...data.pairs import AnyDataset, check_anchors, check_pairs, report_faults
-from ...data.prepare import columns_of, needs_targets, row_numbers, unformatted, variables_of
+from ...data.prepare import columns_of, needs_targets, row_numbers, say_replaced, unformatted, variables_of
 from ...data.rendering import (
     LONGEST_TEMPLATE,
     ProcessingClass,
@@ -122,12 +122,9 @@ def checked_datasets(
 
 def warn_of_replaced_variables(of_run: dict[str, Any], shared: dict[str, Any]) -> None:
     """Logs a warning if all rows have other values of the template variables of a run, which change nothing then."""
-    replaced = {name: value for name, value in of_run.items() if name in shared and shared[name] != value}
-    if replaced:
-        own = {name: shared[name] for name in replaced}
+    if said := say_replaced(of_run, shared, " of `train_dataset`"):
         logger.warning(
-            f"`chat_template_kwargs` is `{json.dumps(replaced)}`, and every row of `train_dataset` has `{json.dumps(own)}` of its own, "
-            "which is used. `targets` writes there what its answers were made with. Run it again with the new value, or take the option out."
+            f"{said} `targets` writes there what its answers were made with. Run it again with the new value, or take the option out."
         )
 
 
