@@ -9,12 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 from peft import LoraConfig
-from transformers import BitsAndBytesConfig
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
 from tests.helpers.evaluate_command import pair, save_adapter, write
 from tests.helpers.models import make_config, make_model, make_pairs
 from trl_consistency import ConsistencyTrainer
-from trl_consistency.models.folder_warnings import quantization_in_4_bits, warn_of_templates, warn_of_variables
+from trl_consistency.models.folder_warnings import (
+    quantization_in_4_bits,
+    warn_of_folders,
+    warn_of_templates,
+    warn_of_variables,
+)
 from trl_consistency.models.loading import check_adapters
 from trl_consistency.scripts import evaluate
 from trl_consistency.scripts.evaluate import run
@@ -57,6 +62,27 @@ def test_a_base_model_that_was_changed_since_the_training_is_warned_about(
         run(options)
     warned = [str(of.message) for of in caught if "has other weights now" in str(of.message)]
     assert len(warned) == is_changed
+
+
+@pytest.mark.parametrize("changed", ["weights", "rms_norm_eps", None])
+def test_an_adapter_of_a_base_model_that_was_changed_in_memory_is_warned_about(
+    model_dir, tokenizer, tmp_path, changed
+):
+    """Its card said so, and it was measured on the model's files without a word."""
+    base, mine = str(model_dir), tmp_path / "mine"
+    model = AutoModelForCausalLM.from_pretrained(base, **{changed: 0.5} if changed == "rms_norm_eps" else {})
+    if changed == "weights":
+        model.get_input_embeddings().weight.data[-1] += 1
+    adapter = LoraConfig(r=2, target_modules=["q_proj"])
+    options = {"train_dataset": make_pairs(4), "processing_class": tokenizer, "peft_config": adapter}
+    ConsistencyTrainer(model, make_config(mine), **options).save_model()
+    copy = str(shutil.copytree(model_dir, tmp_path / "copy"))
+    for measured, adapters, is_told in ((base, [str(mine)], True), (str(mine), [], True), (copy, [str(mine)], False)):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            warn_of_folders(measured, adapters, tokenizer, [{}])
+        said = f"{mine} was trained on a base model that had been changed after it was loaded ({changed}), and is measured on {base}"
+        assert [said in str(of.message) for of in caught] == [True] * (is_told and changed is not None)
 
 
 @pytest.mark.parametrize(

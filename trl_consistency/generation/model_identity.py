@@ -44,7 +44,8 @@ OF_NO_EFFECT = (
     *("_name_or_path", "_commit_hash", "transformers_version", "dtype", "torch_dtype", "use_cache"),
     *("output_router_logits", "router_aux_loss_coef"),
 )
-BASE_WEIGHTS = "base_model_weights"  # the key of a card's metadata with the digest of a local base model
+# Keys of a card's metadata: the digest of a local base model, and what was changed of one after it was loaded
+BASE_WEIGHTS, BASE_CHANGES = "base_model_weights", "base_model_changes"
 OF_ADAPTERS = ("base_model_name_or_path", "revision", "inference_mode", "peft_version")
 
 

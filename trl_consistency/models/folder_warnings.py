@@ -29,7 +29,7 @@ from ..data.rendering import (
 from ..data.trained_pairs import among, read_digests
 from ..errors import ConsistencyError
 from ..escaping import printable
-from ..generation.model_identity import BASE_WEIGHTS, weights_digest
+from ..generation.model_identity import BASE_CHANGES, BASE_WEIGHTS, weights_digest
 from ..generation.options import end_tokens
 from ..weight_files import ADAPTER_CONFIG, folder_of
 from .embedded_models import resolve_model
@@ -73,6 +73,7 @@ def warn_of_folders(
     warn_of_templates(adapters, processing_class)
     warn_of_revisions(adapters, model_name, revision)
     warn_of_bases(paths, model_name)
+    warn_of_changed_bases(paths, model_name, revision)
     warn_of_variables(adapters, answering)
     warn_of_variables([model_name], answering, revision)
     warn_of_trained_pairs(paths, pairs or {})
@@ -166,6 +167,27 @@ def warn_of_bases(paths: Sequence[str], model_name: str) -> None:
                 printable(
                     f"{path} was trained on a base model in a folder, and {base_model} has other weights now: it is not measured on the "
                     "model that it was trained on. Train it again, or put the earlier weights back."
+                )
+            )
+
+
+def warn_of_changed_bases(paths: Sequence[str], model_name: str, revision: str | None = None) -> None:
+    """
+    Warns of adapters that were trained on a base model that had been changed after it was loaded, as their cards say: its files, which
+    are measured, have another one. Adapters that name another base model than that are left out.
+    """
+    for path in paths:
+        folder = _folder(path, revision if path == model_name else None)
+        changes = _card_data(folder).get(BASE_CHANGES)
+        if not changes or not isinstance(changes, list) or not is_adapter_folder(str(folder)):
+            continue
+        base_model = PeftConfig.from_pretrained(str(folder)).base_model_name_or_path
+        if path == model_name or os.path.realpath(base_model or "") == os.path.realpath(resolve_model(model_name)):
+            warnings.warn(
+                printable(
+                    f"{path} was trained on a base model that had been changed after it was loaded ({', '.join(map(str, changes))}), and is "
+                    f"measured on {base_model} as its files are: it may do something else there. Save the changed model in a folder of its "
+                    "own, and measure the adapter on that."
                 )
             )
 

@@ -122,7 +122,8 @@ def test_base_model_with_another_config_than_its_files(tmp_path, model_dir, lora
     for changes, expected in (({}, False), ({"rms_norm_eps": 0.5, "sliding_window": 8}, lora)):
         caplog.clear()
         model = AutoModelForCausalLM.from_pretrained(model_dir, **changes)
-        text, _ = card(make_trainer(tmp_path, model, lora))
+        text, data = card(make_trainer(tmp_path, model, lora))
+        assert data.get("base_model_changes") == (list(changes) if expected else None)
         assert ("| Base model's config | changed in rms_norm_eps, sliding_window: " in text) == expected
         assert ("config differs from its files (rms_norm_eps, sliding_window)" in caplog.text) == expected
 

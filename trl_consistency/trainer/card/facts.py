@@ -20,7 +20,7 @@ from ...data.prepare import needs_targets
 from ...data.rendering import get_tokenizer, has_equal_prompts
 from ...data.repeats import first_rows
 from ...errors import ConsistencyError
-from ...generation.model_identity import BASE_WEIGHTS
+from ...generation.model_identity import BASE_CHANGES, BASE_WEIGHTS
 from ...history import own_entries
 from ...models.quantization import OF_4_BITS
 from ...passes.blocks import base_model, find_blocks
@@ -116,7 +116,7 @@ def build_card(
         base_model_revision=revision,
         chat_template_kwargs=trainer.shared_variables or None,  # `evaluate` reads them, and the next
         **quantization_data(model),
-        **({BASE_WEIGHTS: trainer.base_digest} if is_adapter else {}),
+        **({BASE_WEIGHTS: trainer.base_digest, BASE_CHANGES: _base_changes(trainer)} if is_adapter else {}),
         datasets=_hub_name(dataset_name),
         library_name="peft" if is_adapter else "transformers",
         model_name=model_name,
@@ -158,6 +158,11 @@ def _own_end(trainer: Any) -> int | None:
     """Returns the token that ends an answer, if the options named it: the base model may not stop there."""
     token = getattr(trainer.args, "eos_token", None)
     return None if token is None else get_tokenizer(trainer.processing_class).convert_tokens_to_ids(token)
+
+
+def _base_changes(trainer: Any) -> list[str] | None:
+    """Returns what was changed of an adapter's base model after it was loaded: `weights`, or keys of its config."""
+    return ["weights"] * trainer.base_is_another + trainer.changed_config or None
 
 
 def _as_arguments(variables: Mapping[str, Any]) -> str:
