@@ -1,5 +1,6 @@
 import json
 import math
+import re
 from types import SimpleNamespace
 
 import pytest
@@ -302,7 +303,7 @@ def test_two_spellings_of_an_answer(tokenizer):
     rows = [row("1?", "Rome! ", "New York", "Rome"), row("2?", "Rome! ", "New york", "Rome")]
     with pytest.raises(
         ConsistencyError,
-        match=r"`pairs`: 1 of 2 row\(s\) .* row 1: the answers `New york` and `New York` \(row 0\) differ in case or spaces",
+        match=r"`pairs`: 1 of 2 row\(s\) .* row 1: the answers `New york` and `New York` \(row 0\) differ in case, spaces",
     ):
         evaluate(None, tokenizer, rows)
     with pytest.raises(
@@ -312,6 +313,18 @@ def test_two_spellings_of_an_answer(tokenizer):
     control = [{"prompt": of["clean_prompt"], "answer": of["answer"]} for of in rows]
     with pytest.raises(ConsistencyError, match=r"`control_dataset`: .* row 1: the answers `New york` and `New York`"):
         draw_sample(Dataset.from_list(rows[:1]), Dataset.from_list(control))
+
+
+@pytest.mark.parametrize(("answer", "other"), [("Paris", "Paris."), ("U.S.", "U.S"), ("巴黎", "巴黎。")])
+def test_a_final_full_stop_is_another_spelling(tokenizer, answer, other):
+    """The reply "It is Paris." gave "Paris.", which was wrong where the answer was "Paris"."""
+    message = re.escape(
+        f"the answers `{other}` and `{answer}` (row 0) differ in case, spaces or a final full stop alone"
+    )
+    with pytest.raises(ConsistencyError, match=message):
+        evaluate(None, tokenizer, [row("1?", "Rome! ", answer, "Rome"), row("2?", "Rome! ", other, "Rome")])
+    with pytest.raises(ConsistencyError, match=message):
+        evaluate(None, tokenizer, [row("1?", f"{other} ", answer, other)])
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ CASES: list[Case] = [
     Case(
         "evaluation of two spellings",
         "`evaluate`: two answers that are read as one",
-        "`…pairs.jsonl`: 1 of 2 row(s) cannot be used. Nothing was dropped; mend or remove it: row 1: the answers `New␣␣York` and `New York` (row 0) differ in case or spaces alone, and a reply could be only one of them. Spell them alike, or give their rows two categories",
+        "`…pairs.jsonl`: 1 of 2 row(s) cannot be used. Nothing was dropped; mend or remove it: row 1: the answers `New␣␣York` and `New York` (row 0) differ in case, spaces or a final full stop alone, and a reply could be only one of them. Spell them alike, or give their rows two categories",
         lambda room: room.evaluate(
             [{**CHAT, "clean_prompt": CHAT["perturbed_prompt"], "answer": "New York"}, {**CHAT, "answer": "New  York"}]
         ),

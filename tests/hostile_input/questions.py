@@ -146,7 +146,7 @@ CASES: list[Case] = [
     Case(
         "pairs with two spellings",
         "`pairs`: two answers of a category that `evaluate` would read as one",
-        "`dataset_name`: 1 row(s) cannot be used. Nothing was dropped; mend or remove it: row 1: the answers `mercury` and `Mercury` (row 0) differ in case or spaces alone, and a reply could be only one of them. Spell them alike, or give their rows two categories",
+        "`dataset_name`: 1 row(s) cannot be used. Nothing was dropped; mend or remove it: row 1: the answers `mercury` and `Mercury` (row 0) differ in case, spaces or a final full stop alone, and a reply could be only one of them. Spell them alike, or give their rows two categories",
         lambda room: room.pairs(
             [
                 {"question": f"Which {thing}?", "answer": name, "wrong_answer": "gold"}
@@ -157,7 +157,7 @@ CASES: list[Case] = [
     Case(
         "pairs with a wrong answer in two spellings",
         "`pairs`: a wrong answer in another case than an earlier answer",
-        "…row 1: the answers `mercury` and `Mercury` (row 0) differ in case or spaces alone, …",
+        "…row 1: the answers `mercury` and `Mercury` (row 0) differ in case, spaces or a final full stop alone, …",
         lambda room: room.pairs(
             [
                 {"question": "Which planet?", "answer": "Mercury", "wrong_answers": ["Venus"]},

@@ -26,7 +26,8 @@ def test_answers_spelt_in_two_ways(options, tmp_path, monkeypatch):
     rows = [pair(0, answer="Paris"), pair(1, answer="Lima", biased_answer="PARIS")]
     options[options.index("--pairs") + 1] = write(tmp_path / "facts.jsonl", rows)
     with pytest.raises(
-        SystemExit, match=r"row 1: the answers `PARIS` and `Paris` \(row 0\) differ in case or spaces alone"
+        SystemExit,
+        match=r"row 1: the answers `PARIS` and `Paris` \(row 0\) differ in case, spaces or a final full stop alone",
     ):
         run(options)
 

@@ -73,7 +73,7 @@ def spelt_answers(row: Mapping[str, Any]) -> list[str]:
 
 
 def spelling_hash(row: Mapping[str, Any], answer: str) -> int:
-    """Returns the same number for answers of a category that differ in case or spaces alone."""
+    """Returns the same number for answers of a category that differ in case, spaces or a final full stop alone."""
     return hash((repr(row.get("category")), spelling_key(answer)))
 
 
@@ -90,7 +90,7 @@ class Spellings:
             other, earlier = self._first.setdefault(spelling_hash(row, answer), (answer, number))
             if other != answer:
                 faults.append(
-                    f"the answers `{_visible(answer)}` and `{_visible(other)}` (row {earlier}) differ in case or spaces alone, and a reply could "
+                    f"the answers `{_visible(answer)}` and `{_visible(other)}` (row {earlier}) differ in case, spaces or a final full stop alone, and a reply could "
                     "be only one of them. Spell them alike, or give their rows two categories"
                 )
         return faults

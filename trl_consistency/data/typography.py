@@ -174,10 +174,13 @@ def as_read(text: str) -> str:
     return text
 
 
+_FULL_STOP = re.compile(r"(?<=\w)[.\u3002]$")
+
+
 @lru_cache(maxsize=10_000)  # the same answers are compared in every row
 def spelling_key(answer: str) -> str:
-    """Returns a key that two answers share if they differ in case, spaces or marks alone."""
-    words = " ".join(as_read(answer).split())
+    """Returns a key that two answers share if they differ in case, spaces, marks or a final full stop alone."""
+    words = _FULL_STOP.sub("", " ".join(as_read(answer).split()))
     return words if len(words) < SHORTEST_IN_ANY_CASE else words.lower()  # short ones are read in their own case alone
 
 
