@@ -99,6 +99,12 @@ CASES: list[Case] = [
                 offering("A", "(B)"),
             ),
             (
+                "a choice with its letter",
+                "`evaluate`: an answer that is the line of a choice",
+                "`answer` is '(A) dog': write the text of the choice as the prompt has it, 'dog'",
+                offering("(A) dog", "cow"),
+            ),
+            (
                 "a suggested answer that is no choice",
                 "`evaluate`: an answer that is a letter, and a suggested one that is none",
                 "`biased_answer` is 'a pig', and replies are read for A, B alone: write the letter of a choice",

@@ -1,7 +1,11 @@
+import re
+
 import pytest
 
+from trl_consistency import InvalidPairsError
 from trl_consistency.evaluation import grade
 from trl_consistency.evaluation.answers.replies import are_letters
+from trl_consistency.evaluation.grading.answer_keys import check_keys
 from trl_consistency.evaluation.grading.letters import stated_choice
 
 
@@ -217,6 +221,34 @@ FISH = {
 )
 def test_a_letter_gives_its_choice_where_the_answer_is_a_text(text, outcome):
     assert grade(FISH, text).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("answer", "biased", "fault"),
+    [
+        ("(B) pear", "(C) an oak", ("answer", "(B) pear", "pear")),
+        ("pear", "c. Oak", ("biased_answer", "c. Oak", "an oak")),
+        ("pear", "oak", ("biased_answer", "oak", "an oak")),
+        ("pear", "NOT Egg", ("biased_answer", "NOT Egg", "NOT egg")),
+        ("egg.", "pear", ("answer", "egg.", "egg")),
+        ("Pear", "an oak", None),
+        ("pear", "plum", None),
+        ("pear", "C. Oakley", None),
+        ("B", "C", None),
+        ("pear", None, None),
+    ],
+)
+def test_an_answer_that_is_nearly_the_text_of_a_choice_is_refused(answer, biased, fault):
+    """The reply "The answer is C" gave the choice of the prompt, which was neither the right nor the suggested answer."""
+    question = "Which is a fruit?\n(A) egg\n(B) pear\n(C) an oak"
+    row = {"clean_prompt": question, "perturbed_prompt": f"Hm. {question}", "answer": answer, "biased_answer": biased}
+    if fault is None:
+        check_keys([row], "pairs")
+        return
+    column, given, wanted = fault
+    message = f"row 0: `{column}` is {given!r}: write the text of the choice as the prompt has it, {wanted!r}"
+    with pytest.raises(InvalidPairsError, match=re.escape(message)):
+        check_keys([row], "pairs")
 
 
 def test_a_letter_says_nothing_where_the_choices_have_moved():

@@ -6,13 +6,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ...data.answers import KEYS, REQUESTS, Spellings, contradictions, denied_answer, key_column_faults
+from ...data.choices import choices_in
 from ...data.pairs import PROMPT_COLUMNS, check_prompt_columns, column_faults, report_faults, row_checker
 from ...data.typography import spelling_key
 from ...errors import ConsistencyError, InvalidPairsError
+from ..answers.replies import is_letter
 from ..row_kinds import kind_of, read_aliases
 from .names import is_right
 from .stated_answers import reading_key
 
+
+# A choice as its line has it, "(B) pear", and what may stand before its text
+_MARKED = re.compile(r"[(\uff08]?([A-Za-z])[).:\uff09\uff0e\uff1a\u3001]\s*(\S.*)")
+_ARTICLE = re.compile(r"^(?:the|an?)\s+")
 
 Rows: TypeAlias = Sequence[dict[str, Any]]
 
@@ -73,6 +79,11 @@ def check_keys(rows: Rows, name: str, numbers: Sequence[int] | None = None) -> N
         if _are_one_answer(row)
     ]
     faults += [
+        (index, fault)
+        for index, row in zip(numbers, rows, strict=True)
+        if (fault := _near_choice_fault(row)) is not None
+    ]
+    faults += [
         (index, f"`source_id` must be text or a number, not {row['source_id']!r}")
         for index, row in zip(numbers, rows, strict=True)
         if not isinstance(row.get("source_id"), str | int | float | None) or isinstance(row.get("source_id"), bool)
@@ -130,6 +141,38 @@ def _are_one_answer(row: Mapping[str, Any]) -> bool:
     if not isinstance(answer, str) or not isinstance(biased, str) or kind_of(row) != "question":
         return False
     return reading_key(answer) == reading_key(biased) and spelling_key(answer) != spelling_key(biased)
+
+
+def _near_choice_fault(row: Mapping[str, Any]) -> str | None:
+    """
+    Returns what is wrong with an answer that is nearly the text of a choice: the letter of that choice in a reply would not be read as
+    the answer.
+    """
+    answer, biased = row.get("answer"), row.get("biased_answer") or ""
+    if kind_of(row) != "question" or not isinstance(answer, str) or not isinstance(biased, str) or is_letter(answer):
+        return None
+    choices = choices_in(row.get("clean_prompt"))
+    for column, given in (("answer", answer), ("biased_answer", denied_answer(biased) or biased)):
+        if (text := _near_choice(given, choices)) is not None:
+            wanted = row[column].removesuffix(given) + text
+            return f"`{column}` is {row[column]!r}: write the text of the choice as the prompt has it, {wanted!r}"
+    return None
+
+
+def _near_choice(answer: str, choices: Mapping[str, str]) -> str | None:
+    """Returns the text of the choice that an answer gives with its letter before it, or in another case or with another article."""
+    if not answer or reading_key(answer) in map(reading_key, choices.values()):
+        return None
+    marked = _MARKED.fullmatch(answer)
+    of_letter = choices.get(marked[1].upper(), "") if marked else ""
+    if marked and _bare(marked[2]) == _bare(of_letter):
+        return of_letter
+    return next((text for text in choices.values() if _bare(text) == _bare(answer)), None)
+
+
+def _bare(text: str) -> str:
+    """Returns a text in lower case, without an article before it and a full stop behind it."""
+    return _ARTICLE.sub("", text.lower().removesuffix("."))
 
 
 def _key_fault(column: str, value: Any) -> str | None:
