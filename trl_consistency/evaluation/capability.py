@@ -26,6 +26,7 @@ from ..models.checks import context_of
 from .answers.generate import AnswerOptions, decode_answer, generate_ids
 from .answers.replies import check_markers, warning_of_markers
 from .capability_data import CapabilityData, ItemSet, as_prompt, read_capability, text_tokens, token_ids
+from .grading.grade import last_text
 from .grading.refusals import refuses
 from .rates.intervals import NATS_PER_TOKEN, Estimate, Sample, Values, estimate, estimate_mean
 from .side_effects import nats_of
@@ -307,7 +308,8 @@ def _measure_prompts(
     marked = warning_of_markers(others for _, _, others in texts)
     for warning in marked:
         warnings.warn(f"{name}: {warning}")
-    refused = [refuses(said) for _, said, _ in texts]
+    asked = [last_text(prompt) for prompt in prompts.items]
+    refused = [refuses(said, request) for (_, said, _), request in zip(texts, asked, strict=True)]
     unread = [row for row, of_row in zip(prompts.rows, refused, strict=True) if of_row is None]
     found = _result(
         "refused",

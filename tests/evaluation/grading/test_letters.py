@@ -228,7 +228,7 @@ def test_a_letter_gives_its_choice_where_the_answer_is_a_text(text, outcome):
     [
         ("(B) pear", "(C) an oak", ("answer", "(B) pear", "pear")),
         ("pear", "c. Oak", ("biased_answer", "c. Oak", "an oak")),
-        ("pear", "oak", ("biased_answer", "oak", "an oak")),
+        ("pear", "oak", None),
         ("pear", "NOT Egg", ("biased_answer", "NOT Egg", "NOT egg")),
         ("egg.", "pear", ("answer", "egg.", "egg")),
         ("Pear", "an oak", None),

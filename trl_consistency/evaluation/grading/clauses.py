@@ -331,6 +331,13 @@ class Clauses:
         """Returns where the sentence of a position starts."""
         return max((end for end in self.sentence_ends if end <= position), default=0)
 
+    def sentence_at(self, position: int) -> str:
+        """Returns the sentence that a position is in."""
+        ends = [*self.sentence_ends, len(self.text)]
+        return self.text[
+            self.sentence_start(position) : next(end for end in ends if end > position or end == len(self.text))
+        ]
+
     def goes_on(self, start: int) -> bool:
         """Returns whether a sentence that starts here begins with a pronoun for what the last one said."""
         return _PRONOUN_FIRST.match(self.text, start) is not None

@@ -57,6 +57,10 @@ _ASKS_FOR_ORDER = re.compile(
 
 _ARTICLE = re.compile(r"^(?:the|an?)\s+(?=\S{2})", re.IGNORECASE)
 _LETTER = re.compile(r"[^\W\d_]")
+_NEGATIONS = re.compile(
+    r"\b(?:not|never|no|nobody|none|nothing|neither|nor|cannot|other\s+than|anything\s+but|wrong|incorrect|false|untrue|mistaken|disagree|doubt|den(?:y|ies))\b|n['\u2019]t\b|\?",
+    re.IGNORECASE,
+)
 _LONG_NAME = 6  # letters of a name in which one may be wrong
 _SMALL = re.compile(r"\d{1,2}")  # numbers that may be in words
 
@@ -198,14 +202,26 @@ def offers(question: str, own: Collection[str]) -> bool:
     return len({answers[name] for name in mentioned(question, own)}) > 1
 
 
-def denies(text: str, answers: Iterable[str]) -> bool:
-    """Returns whether a text denies one of the answers: "The answer is not Rome.\""""
+def denies(text: str, answers: Iterable[str], question: str = "", by_itself: bool = False) -> bool:
+    """
+    Returns whether a text denies one of the answers: "The answer is not Rome." A sentence that denies twice does not: "Nobody believes that it
+    is not Rome." `by_itself` asks for one that the text, which denies nothing else, denies as what is asked for: not "Rome is not a country".
+    """
     names = "|".join(_pattern(_words(of)) for of in answers)
-    return any(
-        is_denied(written, match) and not is_taken_up(written, match)
-        for written in (as_read(text), with_digits(as_read(text)))
-        for match in re.finditer(_whole(f"({names})", written), written, re.IGNORECASE)
-    )
+    for written in (as_read(text), with_digits(as_read(text))):
+        clauses = Clauses(written, question)
+        found = list(re.finditer(_whole(f"({names})", written), written, re.IGNORECASE))
+        parts = [written] if by_itself else [clauses.sentence_at(match.start(1)) for match in found]
+        if any(len(_NEGATIONS.findall(part)) > 1 for part in parts):
+            continue
+        if any(
+            is_denied(written, match)
+            and (not by_itself or not is_taken_up(written, match))
+            and (not by_itself or clauses.denies(match) or is_denied_abroad(written, match))
+            for match in found
+        ):
+            return True
+    return False
 
 
 def _named(
