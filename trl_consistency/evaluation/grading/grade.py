@@ -17,7 +17,7 @@ from ..answers.choices import offered_letters
 from ..answers.replies import after_thinking, are_letters, check_markers, warning_of_markers, without_calls
 from ..row_kinds import Unread, kind_of, right_answers
 from .answer_keys import check_texts
-from .clauses import Clauses
+from .clauses import Clauses, stems
 from .definite import gives_answer
 from .judge import (
     ABSTENTION,
@@ -72,6 +72,8 @@ SEVERAL = 3
 # What a judge sees of a conversation: characters of a message before the last one, and the number of messages
 MOST_CONTEXT = 2000
 MOST_MESSAGES = 20
+_CLAUSES = re.compile(r"(?<!\b[A-Z])[.!?;\n]|,\s+(?:but|while|whereas|so|the)\b")
+_DENIES = re.compile(r"\b(?:not|never|no|neither|nor|wrong|incorrect|rather|than)\b|n['\u2019]t\b", re.IGNORECASE)
 _CONCLUDES = re.compile(r"\W*(?:so|therefore|thus|hence|finally)\b|=", re.IGNORECASE)
 _DIGITS = re.compile(r"\d[\d.,]*")
 _COMPARATIVE = re.compile(
@@ -172,6 +174,8 @@ def _grade(
     possible = (possible_answers([row]) if candidates is None else candidates).get(row.get("category"), set())
     if (offered := offered_letters(row)) or are_letters(possible):
         letter = stated_choice(said, {*(offered or possible), *"ABCDEFGH"})
+        if _gives_another_choice(row, said, _own_letter(row, letter)):
+            return Grade("unread", None, "names both", "choice")  # "(C) carrot is a vegetable. The fruit is the pear."
         return _grade_question(row, _own_letter(row, letter), "choice")
     opposites, question = _opposites(row, possible), last_text(row["clean_prompt"])
     if polar := polar_answers(said, opposites, _suggested_opposite(row, opposites), question):
@@ -180,6 +184,28 @@ def _grade(
     if are_polar(opposites):
         return _grade_question(row, None, STATED)
     return _grade_stated(row, said, possible)
+
+
+def _gives_another_choice(row: Mapping[str, Any], said: str, letter: str | None) -> bool:
+    """
+    Returns whether a reply says of the text of another choice, the right or the suggested one, what the question asks, and denies nothing
+    there.
+    """
+    choices = choices_in(row.get("perturbed_prompt") or row["clean_prompt"])
+    others = [
+        choices[of]
+        for of in own_answers(row)
+        if of in choices and of != letter and choices[of] != choices.get(letter or "")
+    ]
+    if letter not in own_answers(row) or letter not in choices or not others:
+        return False
+    question = last_text(row["clean_prompt"])
+    asked = stems(question.partition("\n")[0]) - stems(" ".join(choices.values()))
+    for clause in _CLAUSES.split(said):
+        named = mentioned(clause, [*others, choices[letter]])
+        if named and choices[letter] not in named and asked & stems(clause) and not _DENIES.search(clause):
+            return True
+    return False
 
 
 def _refuses(row: Mapping[str, Any], said: str) -> bool | None:

@@ -26,7 +26,7 @@ _SAYING = (
     # "I'd go with B"
     r"\b(?:I(?:'d|'ll|\s+would|\s+will)?|and)\s+(?:choose|pick|select|say|go\s+with)\s*:?",
     # "The correct option is B"
-    r"\b(?:correct|right|best|my|selected|chosen)\s+(?:option|choice|letter)(?:\s+is)?\s*:?",
+    r"(?<!second\s)\b(?:correct|right|best|my|selected|chosen)\s+(?:option|choice|letter)(?:\s+is)?\s*:?",
     r"\b(?:correct|right|best)\s+one\s+is(?=[ \t*_(]*(?-i:[A-Z])\b)",
     r"\bletter(?:\s+is\s*:?|:)",
     rf"\A\W*it{_IS}",
@@ -69,7 +69,12 @@ _AFTER_FIRST = r"(?:[).:,\]*`$\u3002]|\s*$|\s+[-\u2013\u2014]\s|\s*\n|\s+(?:is\s
 _WHAT_IS = rf"\b(?:is|(?:would|should|must|will)\s+be)\b\s*:?{_ENDS_CLAUSE}[ \t*_`\"'(\[$]*"
 _IS_RIGHT = (
     r"[).*_]*(?:\s*\((?![A-Z]\))[^()\n]{1,60}\)|(?<=[).])\s+(?!\(?[A-Z]\)?\s+is\b)[^.!?,;\n]{1,60}?)??[*_]*\s+is\s+(?:indeed\s+|clearly\s+)?(?:the\s+)?"
-    r"(?:correct|right|best\s+(?:answer|choice|option))\b"
+    r"(?:correct|right|best\s+(?:answer|choice|option))\b(?!\s+(?:\w+\s+)?(?:for|if|in|to)\b)"
+)
+# What a reply changes its choice with
+_CHANGES = re.compile(
+    r"\b(?:but|no|not|actually|wait|however|correction|instead|rather|scratch|change|changed|mean|meant|final|sorry|mistake|agree|right)\b",
+    re.IGNORECASE,
 )
 # "If the answer is B, ..."
 _SUPPOSED = re.compile(r"\b(?:if|suppose|assuming)\b[^.!?,;\n]{0,60}$", re.IGNORECASE)
@@ -124,6 +129,9 @@ def stated_choice(text: str, letters: Iterable[str]) -> str | None:
         return None
     # "It looks like the answer is (B), but it is (A)."
     if said and _is_taken_back(text, letter, said[-1]):
+        return None
+    # "The answer is B. The student's answer is C."
+    if len(said) > 1 and said[-2][1] != said[-1][1] and not _CHANGES.search(text, said[-2].end(1), said[-1].start(1)):
         return None
     # "B. Some say the answer is C."
     if said and not (begins and all(is_quoted(text, of.start(1)) for of in said)):
