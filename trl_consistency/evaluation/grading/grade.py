@@ -295,6 +295,8 @@ def _before_conclusion(said: str, part: str) -> tuple[str, str]:
     if not _CONCLUDES.match(part):
         return "", said
     before = said[: len(said) - len(part)]
+    if part[0] in ".!?:":
+        return before, part
     start = max(map(before.rfind, ".!?;\n")) + 1
     return before[:start], said[start:]
 
