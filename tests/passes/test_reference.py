@@ -4,8 +4,10 @@ import copy
 
 import pytest
 import torch
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
 
 from tests.helpers.architectures import add_lora, make
+from tests.helpers.runs import LORA
 from trl_consistency import ConsistencyError
 from trl_consistency.passes.reference import Reference
 
@@ -50,6 +52,39 @@ def test_reference_of_what_trains_itself_is_its_initial_state(adapter):
         assert torch.equal(model(ids).logits, moved)
     assert (moved - expected).abs().max() > 0.01
     reference.check()
+
+
+@pytest.mark.parametrize(
+    ("leave", "way_out"),
+    [
+        (lambda model: model.merge_adapter(), "unmerge_adapter"),
+        (lambda model: model.base_model.disable_adapter_layers(), "enable_adapter_layers"),
+        (lambda model: (model.add_adapter("other", LoraConfig(**LORA)), model.set_adapter("other")), "set_adapter"),
+    ],
+    ids=["merged", "off", "another"],
+)
+def test_reference_of_an_adapter_that_does_not_act(leave, way_out):
+    """The base model, or another adapter, was compared with itself. With a new adapter, the reference has it off anyway."""
+    model = add_lora(make("qwen3"))
+    own, new = Reference(model, adapter_off=False), Reference(model, adapter_off=True)
+    leave(model)
+    with pytest.raises(ConsistencyError, match=rf"with its adapter, and that is .*`{way_out}\("), own.active(model):
+        pass
+    with new.active(model):
+        pass
+
+
+def test_reference_of_a_learned_prompt_that_is_switched_off():
+    model = get_peft_model(make("qwen3"), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4))
+    reference = Reference(model, adapter_off=False)
+    with (
+        model.disable_adapter(),
+        pytest.raises(ConsistencyError, match=r"switched off \(`disable_adapter\(\)`\)"),
+        reference.active(model),
+    ):
+        pass
+    with reference.active(model):
+        pass
 
 
 @pytest.mark.parametrize("adapter_off", [False, True])

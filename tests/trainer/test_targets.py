@@ -153,6 +153,24 @@ def test_adapter_that_came_with_the_model_belongs_to_the_reference(tmp_path):
     assert got != bare, "the adapter changes nothing: the test shows nothing"
 
 
+@pytest.mark.parametrize("use", ["evaluate", "train", "generate_targets"])
+def test_adapter_that_belongs_to_the_reference_is_on_for_the_targets(tmp_path, use):
+    """The base model's answers were kept as the targets of the training, and in the folder, under the adapter's name."""
+    model = get_peft_model(make_model(), LoraConfig(**LORA))
+    pairs = make_pairs(4, completion=False)
+    trainer = make_trainer(tmp_path, pairs, model, eval_dataset=pairs, max_steps=1, temperature=0.0)
+    with (
+        trainer.model.disable_adapter(),
+        pytest.raises(ConsistencyError, match=r"is switched off .*`enable_adapter_layers\(\)` (before|first)"),
+    ):
+        getattr(trainer, use)()
+    assert not len(trainer.targets)
+    assert not (tmp_path / "_targets").exists()
+    trainer.train()
+    with trainer.model.disable_adapter():
+        trainer.evaluate()  # The targets are there.
+
+
 def test_thinking_can_be_left_out_of_the_targets(tmp_path, monkeypatch, caplog):
     pairs = make_pairs(2, completion=False)
     tokenizer = make_tokenizer()

@@ -17,6 +17,7 @@ from .architecture import check_adapter_fits, check_head
 NEED_MORE = ("ADALORA", "ADAPTION_PROMPT", "CARTRIDGE", "MULTITASK_PROMPT_TUNING", "POLY", "SHADOW", "XLORA")
 NEED_DATA = ("eva", "lora_ga")  # for their initialisation
 OF_MODEL = "The adapter of the model"
+MERGED = "merged into its base (`merge_adapter()`). Call `unmerge_adapter()`"
 CHANGE_BASE = ("pissa_niter", "corda", "loftq")  # by their initialisation, which is random or depends on data
 
 
@@ -121,33 +122,42 @@ def check_adapter_is_there(model: Any) -> None:
 
 def is_adapter_off(model: Any) -> bool:
     """Whether a `PeftModel` runs without the adapter that a trainer trains: it is switched off, or another one is active."""
+    return (fault := _adapter_fault(model)) is not None and fault != MERGED
+
+
+def check_adapter_is_on(model: Any, in_training: bool = True) -> None:
+    """Raises [`ConsistencyError`] for a `PeftModel` whose own adapter the next step, or (else) a training, would not train."""
+    if fault := _adapter_fault(model):
+        what = f"a callback left it {fault} at its end" if in_training else f"it is {fault} first"
+        raise ConsistencyError(f"No step would train the model's adapter: {what}.")
+
+
+def check_adapter_of_reference(model: Any) -> None:
+    """Raises [`ConsistencyError`] for a `PeftModel` whose adapter belongs to the reference, and does not act or is merged."""
+    if fault := _adapter_fault(model):
+        raise ConsistencyError(
+            f"The reference is the model as it was before training, with its adapter, and that is {fault} before an evaluation or "
+            "`generate_targets()`. `trl-consistency evaluate` measures a model with and without adapters."
+        )
+
+
+def _adapter_fault(model: Any) -> str | None:
+    """Returns what keeps the adapter of a `PeftModel` that a trainer trains from acting beside its base, and the way out."""
     if not isinstance(model, PeftModel):
-        return False
+        return None
     if isinstance(model.active_peft_config, PromptLearningConfig):  # PEFT then calls the base model in its place
-        return getattr(model.forward, "__self__", None) is model.base_model
-    return any(
-        part.disable_adapters or "default" not in part.active_adapters
-        for part in model.modules()
-        if isinstance(part, BaseTunerLayer | AuxiliaryTrainingWrapper)
-    )
-
-
-def check_adapter_is_on(model: Any) -> None:
-    """Raises [`ConsistencyError`] for a `PeftModel` in training whose own adapter the next step would not train."""
-    if not isinstance(model, PeftModel) or isinstance(model.active_peft_config, PromptLearningConfig):
-        return
+        is_off = getattr(model.forward, "__self__", None) is model.base_model
+        return "switched off (`disable_adapter()`). Leave its context" if is_off else None
     for part in model.modules():
         if not isinstance(part, BaseTunerLayer | AuxiliaryTrainingWrapper):
             continue
+        if part.disable_adapters:
+            return "switched off (`disable_adapter_layers()`). Call `enable_adapter_layers()`"
+        if "default" not in part.active_adapters:
+            return "inactive (`set_adapter()`). Call `set_adapter('default')`"
         if getattr(part, "merged", False):
-            fault = "merged into its base (`merge_adapter()`). Call `unmerge_adapter()`"
-        elif part.disable_adapters:
-            fault = "switched off (`disable_adapter_layers()`). Call `enable_adapter_layers()`"
-        elif "default" not in part.active_adapters:
-            fault = "inactive (`set_adapter()`). Call `set_adapter('default')`"
-        else:
-            continue
-        raise ConsistencyError(f"No step would train the model's adapter: a callback left it {fault} at its end.")
+            return MERGED
+    return None
 
 
 def _unsaved_base_weights(model: Any) -> list[str]:

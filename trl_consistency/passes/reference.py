@@ -15,6 +15,7 @@ from transformers import Trainer, TrainerCallback
 from ..errors import ConsistencyError
 from ..generation.options import evaluating
 from ..log import get_logger
+from ..models.adapter_checks import check_adapter_of_reference
 from ..models.adapter_state import switched_off
 from ..models.checks import LOADING
 from ..models.finite_weights import check_base
@@ -56,6 +57,8 @@ class Reference:
     @contextmanager
     def active(self, model: Any) -> Iterator[Any]:
         """Yields the model with the initial weights, without gradients and dropout. Then restores the student."""
+        if not self.adapter_off:
+            check_adapter_of_reference(model)
         with evaluating(model):
             self._swap()
             try:

@@ -447,6 +447,7 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         self.snapshot.check()
         if self.args.output_dir != self._checked_dir:
             self._check_folder(self.args)
+        check_adapter_is_on(self.model, in_training=False)
         check_trainable(self.model, self.accelerator)
         if is_peft_model(self.model):  # A whole model is saved as it is; its reference was frozen before.
             check_weights_unchanged(self)

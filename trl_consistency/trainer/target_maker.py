@@ -24,6 +24,7 @@ from ..generation.options import end_tokens, evaluating
 from ..generation.targets import Engine, generate_targets
 from ..generation.vllm_engine import TargetEngine
 from ..log import get_logger
+from ..models.adapter_checks import check_adapter_of_reference
 from ..models.adapter_state import switched_off
 from ..passes.reference import adapter_changes_base
 from ..upstream import DistributedBackend, get_config_model_id, unwrap_model_for_generation
@@ -256,6 +257,8 @@ class TargetMaker:
             )
         if not has_begun:
             check_weights_unchanged(self.trainer)
+        if not adapter_off:
+            check_adapter_of_reference(self.trainer.model)
         with self._evaluating() as model, switched_off(model) if adapter_off else nullcontext():
             yield model
 
