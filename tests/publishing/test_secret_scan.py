@@ -78,6 +78,26 @@ REFUSED = {
     "DB_PASSWORD=Tr0ub4dor3": NAMED,
     f"CLIENT_SECRET={ALPHABET}": NAMED,
     f"wandb_token = {ALPHABET}": NAMED,
+    f'os.environ["MISTRAL_API_KEY"] = "{ALPHABET}"': NAMED,
+    f"os.environ['WANDB_API_KEY'] = '{ALPHABET}'": "a token",
+    f'os.environ.setdefault("MISTRAL_API_KEY", "{ALPHABET}")': NAMED,
+    f'config["api_key"]="{ALPHABET[-12:]}"': NAMED,
+    f'options["token"] = "{ALPHABET}"': NAMED,
+    f"--api_key={ALPHABET}": NAMED,
+    f"--judge-api-key {ALPHABET}": NAMED,
+    f'curl -H "x-api-key: {ALPHABET}"': NAMED,
+    f"| API key     | `{ALPHABET}` |": NAMED,
+    f"COHERE_API_KEY -> {ALPHABET}": NAMED,
+    f"{{'cohere_api_key' => '{ALPHABET}'}}": NAMED,
+    f'password := "{ALPHABET[-12:]}"': NAMED,
+    f'"mistralApiKey": "{ALPHABET}"': NAMED,
+    f'"clientSecret": "{ALPHABET[-12:]}"': NAMED,
+    f"AccountKey={ALPHABET}": NAMED,
+    f"AZURE_OPENAI_KEY={ALPHABET}": NAMED,
+    "PGPASSWORD=Tr0ub4dor3": NAMED,
+    "DB_PASS=Tr0ub4dor3": NAMED,
+    f"wandb login {'0123456789abcdef' * 2}01234567": "a Weights & Biases key",
+    f"wandb.login(key='{'0123456789abcdef' * 2}01234567')": "a Weights & Biases key",
     f"fw_{ALPHABET[:24]}": "a Fireworks key",
     f"https://discord.com/api/webhooks/1234567890/{ALPHABET}": "a Discord webhook",
     f"1234567890:AA{ALPHABET[:33]}": "a Telegram token",
@@ -90,6 +110,8 @@ ALLOWED = (
     "noreply@a.com, torch@2.0.1, @me, a password of 12 characters, the api key of 2024, api keys, an access token, bearer, "
     'https://gitlab.com/project/me/x, example.com/groups/me, [the project](/project/me/x), <a href="/groups/me">, n/a, /n/a, /n/n/nAnswer, '
     'pad_token: "<|endoftext|>", image_token = tokenizer.image_token, token: 151643, the secret: keep_it_2, n_token=4096, '
+    'os.environ["HF_TOKEN"] = userdata.get("HF_TOKEN"), config["api_key"] = settings.key_2, ("api_key", "gpt-4o-mini-2024-07-18"), '
+    "| API key | claude-3-5-sonnet-20241022 |, --api-key KEY, first_pass = run_2_steps, sort_key = by_length_of_20_tokens, wandb login, "
     "his/her, the page /project, /groups and /net, a /p/r/n curve, /u/someone, r/project/x, km/h/s, /usr/bin/env, /dev/null"
 )
 

@@ -45,6 +45,7 @@ SECRETS = {
     "an NVIDIA key": rb"(?<![A-Za-z0-9])nvapi-[A-Za-z0-9_-]{20,}",
     "an npm token": rb"(?<![A-Za-z0-9])npm_[A-Za-z0-9]{36}(?![A-Za-z0-9])|_authToken\s*=\s*[\w-]{8,}",
     "a Stripe key": rb"(?<![A-Za-z0-9])[rs]k_live_[A-Za-z0-9]{16,}",
+    "a Weights & Biases key": rb"wandb[ .]login[\s(]{1,2}(?:key\s?=\s?)?[\"'`]?[0-9a-f]{40}(?![0-9a-f])",
     "an xAI key": rb"(?<![A-Za-z0-9])xai-[A-Za-z0-9]{40,}",
     "a Replicate token": rb"(?<![A-Za-z0-9])r8_[A-Za-z0-9]{37}(?![A-Za-z0-9])",
     "a PyPI token": rb"(?<![A-Za-z0-9])pypi-AgEI[A-Za-z0-9_-]{20,}",
@@ -60,20 +61,35 @@ SECRETS = {
     "an AWS key": rb"(?<![A-Z0-9])(?:AKIA|ASIA)[0-9A-Z]{16}(?![0-9A-Z])|(?i:aws_secret_access_key)\W{1,6}[\w/+=]{20,}",
     "a GitHub token": rb"(?<![A-Za-z0-9])(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_\w{22,})",
     "a private key": rb"-----BEGIN [A-Z ]*PRIVATE KEY-----",
-    "a token": rb"(?i)(?:HF_TOKEN|HUGGING_?FACE_HUB_TOKEN|hub_token|WANDB_API_KEY|OPENAI_API_KEY)[\"'`]?\s*[=:]\s*[\"'`]?[\w-]{8,}",
+    "a token": rb"(?i)(?:HF_TOKEN|HUGGING_?FACE_HUB_TOKEN|hub_token|WANDB_API_KEY|OPENAI_API_KEY)"
+    rb"(?:[\"'`]?\s*[=:]\s*[\"'`]?|[\"']\]\s*=\s*[\"'])[\w-]{8,}",
 }
+# A name of secrets, also at the end of a longer one (MISTRAL_API_KEY, --api-key, mistralApiKey)
+_NAMES = (
+    rb"(?:api[ _-]?keys?|(?:secret|access|private|account|storage)[ _-]?keys?|(?:access|auth|api|bearer|secret)[ _-]?tokens?"
+    rb"|client[ _-]?secrets?|bearer|passwords?|passwd|passphrase|(?-i:_PASS|_PWD))"
+)
+# What stands between a name and a value: `["name"] = "`, and where much else may follow, `("name", "`, `| name | ` and `name -> `
+_INTO = rb"[\"']\]\s{0,2}=\s{0,2}[\"']"
+_BESIDE = rb"(?:[\"']\s{0,2},\s{0,2}[\"']|[`*]{0,3}[ \t]{0,40}\|[ \t]{0,2}[`*]{0,3}|[\"'`]?\s{0,2}[=-]>\s{0,2}[\"'`]?)"
+# The value is a word of at least eight characters with a letter and a digit, and beside its name one of 16 without hyphens.
+_NAMED = _NAMES + (
+    rb"(?:(?:(?: (?:is|was|of|for)\b)?[\"'`*]{0,3}\s{0,2}(?::?=|:)?\s{0,2}[\"'`*]{0,3}|" + _INTO + rb")"
+    rb"(?=[\w+/=.!@#$%^&-]*\d)(?=[\d+/=.!@#$%^&_-]*[A-Za-z])[\w+/=!@#$%^&-]{8,}"
+    rb"|" + _BESIDE + rb"(?=[\w+/=]*\d)(?=[\d+/=_]*[A-Za-z])[\w+/=]{16,})"
+)
+# After `token=`, `secret=` and `…_KEY=` alone, at least 20 letters and digits
+_NAMED_LONG = (
+    rb"(?:token|secret|(?-i:_KEY))(?:[\"'`]?\s{0,2}[:=]\s{0,2}[\"'`]?|" + _INTO + rb")"
+    rb"(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[\w-]{20,}"
+)
 # What people write into cards and notes. tests/publishing/test_secret_scan.py counts the false alarms on real text.
 PROSE = {
     # Not addresses for examples or for nobody, nor the user of a Git server
     "a mail address (name the file in `include` if it should be there)": rb"(?:(?<=mailto:)|(?<![\w.+/:@-]))(?!(?:git|no-?reply)@)"
     rb"[A-Za-z0-9][\w.+-]*@(?!(?:[A-Za-z0-9-]+\.)*(?:example\.(?:com|net|org)|example|test|invalid|noreply\.github\.com)(?![\w.-]*\w))"
     rb"(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,}(?![\w@(-])",
-    # A name of secrets, also at the end of a longer one (MISTRAL_API_KEY), and then a word of at least eight characters with a
-    # letter and a digit. After `token=` and `secret=` alone, at least 20 letters and digits
-    "what is called a key, token or password": rb"(?i)(?<![\w-])_*(?:[A-Za-z0-9]+_+)*(?:(?:api[ _-]?keys?|(?:secret|access|private|account)[ _-]?keys?"
-    rb"|(?:access|auth|api|bearer|secret)[ _-]?tokens?|bearer|passwords?|passwd|passphrase)(?: (?:is|was|of|for)\b)?"
-    rb"[\"'`*]{0,3}\s{0,2}[:=]?\s{0,2}[\"'`*]{0,3}(?=[\w+/=.!@#$%^&-]*\d)(?=[\d+/=.!@#$%^&_-]*[A-Za-z])[\w+/=!@#$%^&-]{8,}"
-    rb"|(?:token|secret)[\"'`]?\s{0,2}[:=]\s{0,2}[\"'`]?(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[\w-]{20,})",
+    "what is called a key, token or password": rb"(?i)(?<![\w-])[\w-]*?(?:" + _NAMED + rb"|" + _NAMED_LONG + rb")",
 }
 # At least two parts, and not the end of a URL.
 _HOME = rb"(?<![\w.:/<-])/(?:home|Users|root)/[\w.@+-]+[^\s\"'`|)]*|(?<!\w)[A-Za-z]:\\{1,2}[\w .-]+\\[^\s\"'`|)]*|(?<![\w/])~/[\w.-]+[^\s\"'`|)]*"
