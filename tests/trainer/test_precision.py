@@ -8,10 +8,12 @@ import torch
 from peft import IA3Config, LoraConfig, get_peft_model
 from transformers import TrainerCallback
 
+from tests.helpers.by_method import trainer_of
+from tests.helpers.held_out import PAIRS
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.paired import make_trainer
 from tests.helpers.runs import LORA
-from trl_consistency import ConsistencyTrainer
+from trl_consistency import ConsistencyEvalCallback, ConsistencyTrainer
 
 
 @pytest.mark.parametrize("is_bf16", [True, False])
@@ -98,6 +100,28 @@ def test_evaluations_run_in_their_trainers_precision(tmp_path, is_bf16):
     second.train()
     seen.clear()
     first.evaluate(make_pairs(2))
+    assert seen == {True}
+
+
+@pytest.mark.parametrize("method", ["bct", "opct"])
+def test_all_of_an_evaluation_runs_in_its_trainers_precision(tmp_path, method):
+    """The guard's answers, and the reference's greedy ones, were made in float32 after another trainer had had the model."""
+    options = {"eval_dataset": make_pairs(2, completion=False), "processing_class": make_tokenizer()}
+    options["train_dataset"] = make_pairs(4, completion=False)
+    first = trainer_of(
+        method,
+        tmp_path / "first",
+        make_model(),
+        {"bf16": True, "eval_strategy": "steps", "eval_steps": 1, "log_consistency_metrics": method == "opct"},
+        **options,
+    )
+    first.add_callback(ConsistencyEvalCallback(first, PAIRS, max_new_tokens=4))
+    other = trainer_of(method, tmp_path / "other", first.model, {"bf16": False}, **options)
+    first.evaluate()
+    other.evaluate()
+    seen = set()
+    first.model.model.embed_tokens.register_forward_hook(lambda *_: seen.add(torch.is_autocast_enabled("cpu")))
+    first.evaluate()
     assert seen == {True}
 
 

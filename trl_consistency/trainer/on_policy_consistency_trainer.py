@@ -314,7 +314,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         rollouts["loss_mask"] = loss_mask(rollouts, self.args, self._tokenizer, self._ends, self._longest)
         if not self.args.train_on_thinking and not self._has_other_thoughts:
             self._has_other_thoughts = warn_of_thoughts(rollouts, self.args, self._tokenizer)
-        with self.compute_loss_context_manager():
+        with mixed_precision(self.accelerator):
             answers = self.clean_answers(self.accelerator.unwrap_model(self.model), inputs)
         rollouts["equals_answer"] = self.clean_answers.compare(answers, rollouts)
         if self.args.log_consistency_metrics:

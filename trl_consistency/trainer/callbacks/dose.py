@@ -5,6 +5,7 @@ from typing import Any
 from datasets import Dataset
 from transformers import TrainerCallback
 
+from ...config.device import mixed_precision
 from ...data.pairs import AnyDataset
 from ...errors import ConsistencyError
 from ...evaluation.dose import measure_dose, sample_pairs
@@ -42,7 +43,7 @@ class DoseCheck(TrainerCallback):
             return
         trainer = self.trainer
         model = trainer.accelerator.unwrap_model(trainer.model_wrapped)
-        with trainer.compute_loss_context_manager():
+        with mixed_precision(trainer.accelerator):
             dose = measure_dose(
                 model,
                 trainer.processing_class,

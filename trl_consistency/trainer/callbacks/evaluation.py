@@ -1,12 +1,14 @@
 """Measures rates on held-out pairs during training, for logs, model selection and early stopping."""
 
 import re
+from contextlib import nullcontext
 from typing import Any
 
 from datasets import Dataset
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import ExportableState
 
+from ...config.device import mixed_precision
 from ...config.options import temporarily
 from ...data.answers import REQUESTS
 from ...data.prepare import unformatted
@@ -286,6 +288,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         if self._measured and self._measured[0] == state.global_step:
             return self._measured[1]
         trainer, args = self.trainer, self.trainer.args
+        engine = trainer._answering_engine(self.max_new_tokens)
         # In training mode, `log` would add the step's training means. It resets `should_log`.
         with evaluating(trainer.model), temporarily(control, should_log=control.should_log):
             take_evaluated_weights(trainer.optimizer)
@@ -295,7 +298,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
                     trainer.accelerator,
                     gradient_checkpointing_kwargs=args.gradient_checkpointing_kwargs,
                 ) as model,
-                trainer.compute_loss_context_manager(),
+                mixed_precision(trainer.accelerator) if engine is None else nullcontext(),
             ):
                 rates = measure_sample(
                     model,
@@ -305,7 +308,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
                     self.batch_size,
                     progress=trainer.accelerator.is_main_process and not args.disable_tqdm,
                     thinking_markers=tuple(args.thinking_markers),
-                    engine=trainer._answering_engine(self.max_new_tokens),
+                    engine=engine,
                     tell=self._warn,
                 )
             metrics = {f"eval_{PREFIX}{name}": value for name, value in _figures(rates).items()}
