@@ -296,6 +296,16 @@ def test_false_alarms_on_real_text(where):
     assert sum(file.read_bytes().count(b"\n") for file in files) > 1_000
 
 
+@pytest.mark.parametrize("before", ["\n", "\t", "x = 1\r\n", '"', "\\"])
+@pytest.mark.parametrize("text", REFUSED)
+def test_text_in_json_is_read_as_it_is_meant(adapter_dir, text, before):
+    """A token after a line break was the end of a word, `nhf_…`, and a key in quotes stood behind a backslash."""
+    name = "notebook.ipynb"
+    (adapter_dir / name).write_text(json.dumps({"cells": [{"source": ["first", f"{before}{text}"]}]}, indent=1))
+    found = {str(finding) for finding in scan(adapter_dir, [name])}
+    assert any(re.fullmatch(f"{name}, line 6: {REFUSED[text]}", of) for of in found), found
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
 def test_text_in_other_encodings_is_read(adapter_dir, encoding):
     """As PowerShell writes it. Nothing was found there."""

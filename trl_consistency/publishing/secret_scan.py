@@ -29,6 +29,7 @@ SENT = (
     *("README.md", "LICENSE*", "NOTICE*", RESULTS_FILE, "*.png", "*.svg"),
 )
 BINARY = (".png", ".model", ".parquet", ".arrow")
+ESCAPED = (".json", ".jsonl", ".ipynb", ".safetensors")  # JSON, and the header of weights
 PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".joblib")
 ROWS = (".jsonl", ".csv", ".parquet", ".arrow")
 ROW_FOLDERS = ("_targets", "completions", "data")
@@ -192,8 +193,8 @@ def scan(
             findings.append(Finding(name, None, "a pickle or an archive under another name"))
         asked_for = any(fnmatch(name, pattern) for pattern in include)
         has_lines = not name.endswith((*BINARY, ".safetensors"))
-        for place, what in sorted(set(_find(name, content, folder, asked_for))):
-            findings.append(Finding(name, _line(folder / name, content, place) if has_lines else None, what))
+        for number, what in sorted(set(_find(name, content, folder, asked_for))):
+            findings.append(Finding(name, _line(folder / name, content, number) if has_lines else None, what))
     return findings
 
 
@@ -211,9 +212,18 @@ def _as_utf8(content: bytes) -> bytes:
     return content
 
 
-def _line(path: Path, content: bytes, place: int) -> int:
-    """Returns the line number in the present file, or in the new content if the line is not in the file."""
-    number = content.count(b"\n", 0, place)
+def _unescaped(content: bytes) -> bytes:
+    """Returns JSON with the characters that escapes stand for. Its lines stay: a line break in a string is another white space."""
+    return re.sub(rb"\\(?:u00([2-7][0-9a-fA-F])|(.))", _character, content)
+
+
+def _character(escape: re.Match[bytes]) -> bytes:
+    code, letter = escape.groups()
+    return bytes.fromhex(code.decode()) if code else {b"n": b"\v", b"t": b"\t", b"r": b"\r"}.get(letter, letter)
+
+
+def _line(path: Path, content: bytes, number: int) -> int:
+    """Returns the number of a line of the content in the present file, or in the content if the line is not in the file."""
     line, there = content.split(b"\n")[number], _as_utf8(path.read_bytes()).split(b"\n") if path.exists() else []
     return 1 + (there.index(line) if line in there else number)
 
@@ -224,7 +234,20 @@ def _is_of_page(path: str) -> bool:
 
 
 def _find(name: str, content: bytes, folder: Path, asked_for: bool) -> Iterator[tuple[int, str]]:
-    """Yields the place and kind of everything in a file that must not be sent."""
+    """Yields the line, from 0, and kind of everything in a file that must not be sent."""
+    text = _unescaped(content) if name.endswith(ESCAPED) else content
+    for place, what in _search(name, text, folder, asked_for):
+        yield text.count(b"\n", 0, place), what
+    if name.endswith(".json") and Path(name).name not in VOCABULARY:
+        paths = _paths(name, folder)
+        for key, value in _texts(content):
+            if ABSOLUTE.fullmatch(value) and not paths.search(value.encode()):
+                place = content.find(json.dumps(value)[1:-1].encode())
+                yield content.count(b"\n", 0, max(place, 0)), f"a local path in `{key}` ({value[:80]})"
+
+
+def _search(name: str, content: bytes, folder: Path, asked_for: bool) -> Iterator[tuple[int, str]]:
+    """Yields the place and kind of everything in a file's text that must not be sent."""
     token = get_token()
     secrets = SECRETS | ({"the token that you are logged in with": re.escape(token).encode()} if token else {})
     known = {match.span(): what for what, pattern in secrets.items() for match in re.finditer(pattern, content)}
@@ -233,15 +256,9 @@ def _find(name: str, content: bytes, folder: Path, asked_for: bool) -> Iterator[
     yield from ((match.start(), "the path of this folder") for match in re.finditer(here + rb"(?![\w-])", content))
     if Path(name).name in VOCABULARY or name.endswith(BINARY):
         return
-    paths = HOME_PATH if name.endswith(TEMPLATES) else _local_path(folder)
-    for match in paths.finditer(content):
+    for match in _paths(name, folder).finditer(content):
         if not re.match(here, match[0]):
             yield match.start(), f"a local path ({match[0][:80].decode(errors='replace')})"
-    if name.endswith(".json"):
-        for key, value in _texts(content):
-            if ABSOLUTE.fullmatch(value) and not paths.search(value.encode()):
-                place = content.find(json.dumps(value)[1:-1].encode())
-                yield max(place, 0), f"a local path in `{key}` ({value[:80]})"
     if not name.endswith((*TEMPLATES, ".safetensors")) and not name.startswith(("LICENSE", "NOTICE")):
         for what, pattern in PROSE.items():
             if not (asked_for and "mail" in what):
@@ -250,6 +267,10 @@ def _find(name: str, content: bytes, folder: Path, asked_for: bool) -> Iterator[
                         yield start, what
     if not asked_for:
         yield from ((match.start(), "training rows") for match in TRAINING_ROW.finditer(content))
+
+
+def _paths(name: str, folder: Path) -> re.Pattern[bytes]:
+    return HOME_PATH if name.endswith(TEMPLATES) else _local_path(folder)
 
 
 def _local_path(folder: Path) -> re.Pattern[bytes]:
