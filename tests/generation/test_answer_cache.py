@@ -10,7 +10,7 @@ from transformers import GenerationConfig
 
 from tests.helpers.models import make_model
 from trl_consistency import ConsistencyError, files
-from trl_consistency.generation.answer_cache import AnswerCache, TargetCache, fingerprint
+from trl_consistency.generation.answer_cache import LIBRARIES, AnswerCache, TargetCache, fingerprint
 from trl_consistency.generation.model_identity import answer_cache
 from trl_consistency.generation.targets import generate_targets
 
@@ -78,6 +78,21 @@ def test_cache_of_another_model(tmp_path):
         ConsistencyError, match=r"another model's \(name 'tiny', now 'other'; .*\)|\(name 'tiny', now 'other'\)"
     ):
         TargetCache(tmp_path, {**MODEL, "name": "other"})
+
+
+def test_cache_of_other_versions_is_told(tmp_path, caplog):
+    """Results said that the present versions had written the answers."""
+    for versions in (
+        {"torch": "1", "peft": "1"},
+        {"torch": "1", "peft": "1"},
+        {"torch": "2", "peft": "1", "new": "1"},
+    ):
+        assert "other versions" not in caplog.text
+        TargetCache(tmp_path, {**MODEL, LIBRARIES: versions})
+    assert (
+        f"The cached targets in {tmp_path} are of other versions (torch 1, now 2), and are taken as they are"
+        in caplog.text
+    )
 
 
 def test_one_cache_answers_for_one_model(model, tmp_path):

@@ -16,9 +16,12 @@ from transformers import GenerationConfig
 from ..errors import ConsistencyError
 from ..files import write_text
 from ..json_files import object_in
+from ..log import get_logger
 
 
-# Noted in a model's identity but not compared, because another version seldom changes answers.
+logger = get_logger(__name__)
+
+# Noted in a model's identity, and no reason to make answers anew, because another version seldom changes them.
 LIBRARIES = "libraries"
 SAMPLED = 1 << 16  # elements of a weight that tell whether it has changed
 
@@ -51,8 +54,19 @@ class TargetCache:
                     f"The cached {self._content} in {self.directory} are another model's ({differences}). Choose another "
                     f"`{self._option}`, or delete that folder."
                 )
+            self._tell_versions(model.get(LIBRARIES) or {}, cached.get(LIBRARIES) or {})
         else:
             write_text(described, json.dumps(model))
+
+    def _tell_versions(self, now: dict[str, str], cached: dict[str, str]) -> None:
+        others = ", ".join(
+            f"{name} {cached[name]}, now {now[name]}" for name in now if cached.get(name, now[name]) != now[name]
+        )
+        if others:
+            logger.warning(
+                f"The cached {self._content} in {self.directory} are of other versions ({others}), and are taken as they are. Delete that "
+                "folder to have all of them made with the present versions."
+            )
 
     def check_model(self, model: Any) -> None:
         """
