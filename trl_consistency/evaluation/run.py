@@ -8,12 +8,13 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from ..data.pairs import PROMPT_COLUMNS
-from ..data.rendering import ProcessingClass, skips_template
+from ..data.rendering import ProcessingClass, get_tokenizer, skips_template
 from ..errors import ConsistencyError
 from ..generation.answer_cache import TargetCache
 from ..generation.targets import Engine
 from ..models.adapter_checks import check_no_other_adapter, warn_of_adapter
 from ..models.checks import context_of
+from .answers.choices import offered_letters
 from .answers.generate import AnswerOptions, answer_pairs
 from .answers.preferences import Preference, prefer_answers, without_unknown
 from .comparability import check_same_options, check_same_rows
@@ -117,6 +118,7 @@ def evaluate(
         options.answer_prefix,
     )
     check_use(sets.values(), asks, judge_questions, *deciding)
+    _warn_of_texts(tokenizer, rows, options)
     sides = answer_pairs(model, tokenizer, rows, options, cache, desc, engine)
     preferences = _preferences(model, tokenizer, rows, options, desc)
     found, start = {}, 0
@@ -130,6 +132,29 @@ def evaluate(
         found[name] = ungraded.graded(judge, judge_questions, options.thinking_markers)
         start = end
     return Results(found, options)
+
+
+def _warn_of_texts(tokenizer: ProcessingClass, rows: list[dict[str, Any]], options: AnswerOptions) -> None:
+    """Warns if what is scored would stand right behind the last word of prompts that are text: "Answer:The answer is"."""
+    text_tokenizer, logprob = get_tokenizer(tokenizer), "logprob"
+    texts = [row for row in rows if isinstance(row["clean_prompt"], str) and not row["clean_prompt"][-1:].isspace()]
+    # A letter is scored with a space before it, too.
+    of_choices = options.multiple_choice == logprob and options.choice_prefix
+    letters = [row for row in texts if of_choices and offered_letters(row)]
+    words = [row for row in texts if options.free_answers == logprob and contrast_of(row)]
+    for option, of_rows in (("choice_prefix", letters), ("answer_prefix", words)):
+        if not of_rows:
+            continue
+        prefix, ids = getattr(options, option), of_rows[0]["clean_ids"]
+        added = text_tokenizer(text=prefix or of_rows[0]["answer"], add_special_tokens=False)["input_ids"]
+        begins = text_tokenizer.decode([*ids, *added])[len(text_tokenizer.decode(ids)) :]
+        if not begins[:1].isspace():
+            behind = f"`{option}` {prefix!r} stands" if prefix else "the answers stand"
+            warnings.warn(
+                f"{len(of_rows)} prompt(s) are text that ends without white space ({of_rows[0]['clean_prompt'][-20:]!r}), and {behind} right "
+                f"behind it. Set `{option}` to {f' {prefix}'!r}, or to one that begins with a line break.",
+                stacklevel=3,
+            )
 
 
 def _preferences(

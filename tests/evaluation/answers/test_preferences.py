@@ -1,5 +1,7 @@
 """Answer preference, against one forward pass for each answer."""
 
+import warnings
+
 import pytest
 import torch
 from peft import PromptTuningConfig, get_peft_model
@@ -183,6 +185,53 @@ def test_no_room_for_an_answer(model, tokenizer, monkeypatch):
     monkeypatch.setattr(model.config, "max_position_embeddings", len(rows[0]["perturbed_ids"]) + 1)
     with pytest.raises(ConsistencyError, match="tokens, more than the model's context"):
         prefer_answers(model, tokenizer, rows, [(["Paris"], "Rome")], AnswerOptions(progress=False))
+
+
+TEXT = row(0) | {
+    "clean_prompt": "The capital of country 0?\nAnswer:",
+    "perturbed_prompt": "Rome! The capital of country 0?\nAnswer:",
+}
+LETTERS = {
+    "clean_prompt": "Which?\n(A) oak\n(B) fig",
+    "perturbed_prompt": "B? Which?\n(A) oak\n(B) fig",
+    "answer": "A",
+    "biased_answer": "B",
+}
+
+
+@pytest.mark.parametrize("option", ["choice_prefix", "answer_prefix"])
+@pytest.mark.parametrize(
+    ("prefix", "end", "wanted"),
+    [
+        ("It is", "", "' It is'"),
+        ("", "", "' '"),
+        (" It is", "", None),
+        ("\nIt is", "", None),
+        ("It is", " ", None),
+        ("It is", "\n", None),
+    ],
+)
+def test_words_right_behind_a_text(model, tokenizer, option, prefix, end, wanted):
+    """What was scored was the answer after "Answer:The answer is"."""
+    if option == "choice_prefix" and not prefix:
+        wanted = None  # Letters are scored with and without a space.
+    of = LETTERS if option == "choice_prefix" else TEXT
+    rows = [of | {side: of[side] + end for side in ("clean_prompt", "perturbed_prompt")}]
+    kind = "multiple_choice" if option == "choice_prefix" else "free_answers"
+    options = AnswerOptions(2, progress=False, **{kind: "logprob", option: prefix})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        evaluate(model, tokenizer, rows, options)
+    told = [str(of.message) for of in caught if "right behind it" in str(of.message)]
+    assert len(told) == (wanted is not None)
+    if wanted:
+        assert f"Set `{option}` to {wanted}, or" in told[0]
+
+
+def test_words_behind_a_chat_are_not_told(model, tokenizer):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        evaluate(model, tokenizer, ROWS, AnswerOptions(2, progress=False, free_answers="logprob"))
 
 
 def test_options():
