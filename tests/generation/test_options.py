@@ -6,7 +6,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import GenerationConfig, RepetitionPenaltyLogitsProcessor
 
 from tests.helpers.models import make_model
-from trl_consistency.generation.options import SPECIAL_TOKENS, left_padded, own_options, penalized
+from trl_consistency.generation.options import SPECIAL_TOKENS, evaluating, left_padded, own_options, penalized
 from trl_consistency.generation.targets import generate_targets
 from trl_consistency.passes.prefix_sharing import PrefixSharing
 
@@ -169,6 +169,17 @@ def test_what_is_left_out_is_said(model, caplog, monkeypatch):
         "`suppress_tokens: [5]`",
         "`temperature: 0.6`, `top_k: 20`",
     ]
+
+
+@pytest.mark.parametrize("mode", [True, False])
+def test_each_part_of_the_model_gets_its_mode_back(mode):
+    """A part in the other mode, such as a frozen block without dropout, was put into the model's."""
+    model = make_model().train(mode)
+    model.model.layers[0].train(not mode)
+    before = [part.training for part in model.modules()]
+    with evaluating(model):
+        assert not any(part.training for part in model.modules())
+    assert [part.training for part in model.modules()] == before
 
 
 def test_the_models_config_comes_back(expected):

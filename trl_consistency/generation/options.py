@@ -29,13 +29,15 @@ _LENGTHS = ("max_length", "max_new_tokens")
 
 @contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """Within it, a model is in evaluation mode. Its previous mode is restored afterwards."""
-    was_training = model.training
+    """Within it, a model is in evaluation mode. Its previous mode, and that of each of its parts, is restored afterwards."""
+    was_training, before = model.training, [(part, part.training) for part in model.modules()]
     model.eval()
     try:
         yield
     finally:
         model.train(was_training)
+        for part, mode in before:
+            part.training = mode
 
 
 @contextmanager
