@@ -54,6 +54,28 @@ def test_reference_of_what_trains_itself_is_its_initial_state(adapter):
     reference.check()
 
 
+def test_reference_within_autocast_of_a_script():
+    """Autocast keeps cast weights by parameter: the reference, or the student after it, ran with the other's."""
+    model = make("qwen3")
+    initial = copy.deepcopy(model)
+    reference, ids = Reference(model, adapter_off=False), torch.tensor([[5, 6, 7]])
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1)
+
+    def in_bf16(of):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return of(ids).logits
+
+    expected, moved = in_bf16(initial), in_bf16(model)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(model(ids).logits, moved)
+        with reference.active(model) as frozen:
+            assert torch.equal(frozen(ids).logits, expected)
+        assert torch.equal(model(ids).logits, moved)
+    assert not torch.equal(expected, moved)
+
+
 @pytest.mark.parametrize(
     ("leave", "way_out"),
     [

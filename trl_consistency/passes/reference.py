@@ -72,6 +72,7 @@ class Reference:
         return function(frozen, *args)
 
     def _swap(self) -> None:
+        torch.clear_autocast_cache()  # Within autocast of a script, it has cast weights by parameter.
         for index, parameter in enumerate(self._trained):
             parameter.data, self._initial[index] = self._initial[index].to(parameter), parameter.data
 
