@@ -14,7 +14,7 @@ from trl_consistency import ConsistencyError
 from trl_consistency.evaluation import PairSet, evaluate
 from trl_consistency.evaluation.answers.generate import AnswerOptions
 from trl_consistency.evaluation.grading.judge import EndpointJudge, Judgement, LocalJudge
-from trl_consistency.evaluation.pair_set import PREPARED
+from trl_consistency.evaluation.rendered_rows import PREPARED
 
 
 def test_results_of_other_rows_are_not_compared(tokenizer, monkeypatch):

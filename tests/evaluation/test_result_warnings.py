@@ -9,7 +9,8 @@ from tests.helpers.chats import user
 from tests.helpers.models import make_model, make_tokenizer
 from tests.helpers.said import SAID, SETS, babbler, row, says, with_oslo
 from tests.helpers.small_vocabulary import small_tokenizer
-from trl_consistency.evaluation import PairSet, evaluate
+from trl_consistency import InvalidPairsError
+from trl_consistency.evaluation import PairSet, answer_pairs, evaluate, measure_distances
 from trl_consistency.evaluation.answers.generate import AnswerOptions, generate_answers
 from trl_consistency.evaluation.grading.judge import Judgement, LocalJudge
 from trl_consistency.evaluation.rates.intervals import Estimate
@@ -136,6 +137,35 @@ def test_a_loss_in_one_source_is_not_said_to_be_none(value, is_worse):
     """Its interval holds every change."""
     assert _any_worse({"benign_answered": Estimate(value, (-1.0, 1.0), 60, 1)}) == is_worse
     assert not _any_worse({"benign_answered": Estimate(value, (-1.0, 1.0), 60, 2)})
+
+
+def test_an_adapter_in_the_base_model_is_warned_about_where_rows_are_given(tokenizer):
+    rows = PairSet.of(SETS["test"]).rendered(tokenizer).rows
+    base, options = make_model(), AnswerOptions(2, progress=False)
+    trained = get_peft_model(base, LoraConfig(target_modules="all-linear"))
+    for measure in (
+        lambda: answer_pairs(base, tokenizer, rows, options),
+        lambda: measure_distances(make_model(), base, rows),
+    ):
+        with pytest.warns(UserWarning, match="The model contains an adapter and answers with it"):
+            measure()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        answer_pairs(trained, tokenizer, rows, options)
+        measure_distances(trained, make_model(), rows)
+
+
+def test_rows_that_were_changed_after_they_were_rendered(tokenizer):
+    """Answers to the earlier prompts were graded beside the new ones."""
+    model = make_model()
+    rows = PairSet.of(SETS["test"]).rendered(tokenizer).rows
+    changed = [rows[0], rows[1] | {"perturbed_prompt": "Something else?"}]
+    for measure in (
+        lambda: answer_pairs(model, tokenizer, changed, AnswerOptions(2, progress=False)),
+        lambda: measure_distances(model, model, changed),
+    ):
+        with pytest.raises(InvalidPairsError, match=r"row 1: its prompts.* were changed after it was rendered"):
+            measure()
 
 
 def test_a_model_with_an_adapter_in_it_is_warned_about(tokenizer):

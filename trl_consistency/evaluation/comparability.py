@@ -8,7 +8,8 @@ from ..data.rendering import get_tokenizer
 from ..errors import ConsistencyError
 from .answers.generate import AnswerOptions
 from .grading.answer_keys import KEYS
-from .pair_set import TOKEN_IDS, PairSet
+from .pair_set import PairSet
+from .rendered_rows import TOKEN_IDS
 
 
 def check_same_rows(some: Mapping[str, PairSet], others: Mapping[str, PairSet]) -> None:

@@ -27,10 +27,11 @@ from ..generation.options import end_tokens
 from ..json_files import own_columns
 from ..models.adapter_checks import check_no_other_adapter, warn_of_adapter
 from ..models.checks import context_of
-from .answers.generate import Answer, AnswerOptions, answer_pairs
+from .answers.generate import Answer, AnswerOptions, answer_sides
 from .answers.replies import after_thinking, call_tokens, warning_of_markers
 from .grading.grade import OTHER, Grade, grade_answers
-from .pair_set import PREPARED, SIDES, UNKNOWN, PairSet, Rows
+from .pair_set import SIDES, PairSet, Rows
+from .rendered_rows import PREPARED, UNKNOWN
 
 
 Format: TypeAlias = Literal["preference", "sft"]
@@ -326,7 +327,7 @@ def _generated(
     asked = [
         row | {f"{side}_ids": row[f"{side if side in sides else sides[0]}_ids"] for side in SIDES} for row in rows
     ]
-    answers = dict(zip(SIDES, answer_pairs(model, tokenizer, asked, options, cache), strict=True))
+    answers = dict(zip(SIDES, answer_sides(model, tokenizer, asked, options, cache), strict=True))
     special = _special_tokens(tokenizer, options.thinking_markers)
     return {
         side: [

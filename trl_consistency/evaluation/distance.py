@@ -11,10 +11,11 @@ from transformers import PreTrainedModel
 from ..data.alignment import shared_suffix
 from ..errors import ConsistencyError
 from ..generation.options import evaluating
-from ..models.adapter_checks import OF_MODEL, check_adapter_config, check_no_other_adapter
+from ..models.adapter_checks import OF_MODEL, check_adapter_config, check_no_other_adapter, warn_of_adapter
 from ..objectives.activation import activation_loss
 from ..objectives.divergence import token_log_probs
 from ..passes.capture import capture_states, head_of
+from .rendered_rows import check_unchanged
 
 
 class PairDistance(NamedTuple):
@@ -83,13 +84,16 @@ def measure_distances(
         [`ConsistencyError`]: If `reference` is the base model inside `model`, because the adapter acts there, too; or if
         another adapter was put into the base model of one of the two; or if one has an adapter of a kind that cannot be
         measured (aLoRA).
+        [`InvalidPairsError`]: If pairs were changed after they were rendered.
     """
     if isinstance(model, PeftModel) and reference is model.get_base_model():
         raise ConsistencyError(
             "`reference` is the model into which PEFT has put the adapter, and answers with it. Load the model before training again."
         )
+    check_unchanged(rows)
     for of_two in (model, reference):
         check_no_other_adapter(of_two)
+        warn_of_adapter(of_two)
         if isinstance(of_two, PeftModel):
             check_adapter_config(OF_MODEL, of_two.active_peft_config)
     of_rows = [[] for _ in rows] if answers is None else [list(ids) for ids in answers]

@@ -18,9 +18,10 @@ from .answers.choices import check_choices
 from .answers.generate import AnswerOptions
 from .grading.answer_keys import check_keys, check_spelling
 from .grading.names import Candidates, Names, possible_answers
-from .pair_set import RENDERED, PairSet
+from .pair_set import PairSet
 from .rates.intervals import Estimate
 from .rates.measures import ABILITIES, harmonic_mean
+from .rendered_rows import RENDERED
 from .result_warnings import warnings_of_answers
 from .row_kinds import kind_of
 from .run import evaluate

@@ -1,6 +1,5 @@
 """A set of pairs that are measured together."""
 
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,24 +7,20 @@ from typing import Any, TypeAlias
 
 from datasets import Dataset
 
-from ..data.pairs import PROMPT_COLUMNS, report_faults
+from ..data.pairs import report_faults
 from ..data.prepare import render_row, unformatted
 from ..data.rendering import ProcessingClass, chat_template_of, get_tokenizer
-from ..data.repeats import prompt_key
 from ..data.system_prompt import pairs_with_system_prompt
 from ..errors import ConsistencyError
 from ..perturbations.reading import named_rows
 from .answers.choices import check_choices
 from .grading.answer_keys import check_keys, check_rows, check_spelling
 from .grading.names import Candidates, possible_answers
+from .rendered_rows import PREPARED, RENDERED, TOKEN_IDS, UNKNOWN, check_unchanged, digest_of
 
 
 Rows: TypeAlias = Dataset | Sequence[Mapping[str, Any]]
 SIDES = ("clean", "perturbed")
-TOKEN_IDS = ("clean_ids", "perturbed_ids")
-UNKNOWN = "_unknown"  # the column of rendered rows that counts words which the tokenizer does not know
-RENDERED = "_rendered_from"  # the column of rendered rows that tells whether their prompts were changed since
-PREPARED = (*TOKEN_IDS, UNKNOWN, RENDERED)
 
 
 @dataclass
@@ -116,7 +111,7 @@ class PairSet:
             [`ConsistencyError`]: If they were already rendered in another way.
         """
         kwargs = chat_template_kwargs or {}
-        self._check_unchanged(name)
+        check_unchanged(self.rows, name, self.numbers)
         is_rendered = all(column in row for row in self.rows for column in TOKEN_IDS)
         if (
             is_rendered
@@ -137,18 +132,8 @@ class PairSet:
             )
         faults = [(number, of["render_fault"]) for number, of in zip(self.places, made, strict=True)]
         report_faults([(number, fault) for number, fault in faults if fault], name, len(rows))
-        rows = [row | {RENDERED: _digest(row)} for row in rows]
+        rows = [row | {RENDERED: digest_of(row)} for row in rows]
         return replace(self, rows=rows, rendering=(processing_class, kwargs))
-
-    def _check_unchanged(self, name: str) -> None:
-        """Raises [`InvalidPairsError`] for rows that were changed after they were rendered: a model would be asked as before."""
-        places = zip(self.places, self.rows, strict=True)
-        changed = [place for place, row in places if row.get(RENDERED) and row[RENDERED] != _digest(row)]
-        fault = (
-            "its prompts, `tools` or `chat_template_kwargs` were changed after it was rendered. Make it anew without "
-            + ", ".join(f"`{column}`" for column in PREPARED)
-        )
-        report_faults([(place, fault) for place in changed], name, len(self.rows))
 
     @property
     def places(self) -> Sequence[int]:
@@ -174,8 +159,3 @@ def _renders_alike(one: ProcessingClass, other: ProcessingClass) -> bool:
         return True
     of_one, of_other = get_tokenizer(one), get_tokenizer(other)
     return of_one.get_vocab() == of_other.get_vocab() and chat_template_of(one) == chat_template_of(other)
-
-
-def _digest(row: Mapping[str, Any]) -> str:
-    """Returns a digest of what a row asks."""
-    return hashlib.blake2b(prompt_key(row, *PROMPT_COLUMNS).encode(errors="surrogatepass"), digest_size=8).hexdigest()

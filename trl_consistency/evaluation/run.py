@@ -15,7 +15,7 @@ from ..generation.targets import Engine
 from ..models.adapter_checks import check_no_other_adapter, warn_of_adapter
 from ..models.checks import context_of
 from .answers.choices import offered_letters
-from .answers.generate import AnswerOptions, answer_pairs
+from .answers.generate import AnswerOptions, answer_sides
 from .answers.preferences import Preference, prefer_answers, without_unknown
 from .comparability import check_same_options, check_same_rows
 from .grading.grade import check_judge
@@ -119,7 +119,7 @@ def evaluate(
     )
     check_use(sets.values(), asks, judge_questions, *deciding)
     _warn_of_texts(tokenizer, rows, options)
-    sides = answer_pairs(model, tokenizer, rows, options, cache, desc, engine)
+    sides = answer_sides(model, tokenizer, rows, options, cache, desc, engine)
     preferences = _preferences(model, tokenizer, rows, options, desc)
     found, start = {}, 0
     for name, of_set in sets.items():

@@ -30,6 +30,7 @@ from ...log import get_logger
 from ...models.adapter_checks import check_no_other_adapter, warn_of_adapter
 from ...models.checks import context_of
 from ...passes.rope import say_positions
+from ..rendered_rows import check_unchanged
 from .choices import ANSWER_PREFIX, CHOICE_PREFIX, LetterScorer, offered_letters
 from .replies import after_thinking, call_tokens, check_markers
 
@@ -169,8 +170,26 @@ def answer_pairs(
 
     Raises:
         [`ConsistencyError`]: With `multiple_choice="logprob"`, if a letter is not a single token, or a prompt makes the model
-            think first.
+            think first. Also if another model's adapter acts in this one.
+        [`InvalidPairsError`]: If pairs were changed after they were rendered.
     """
+    check_unchanged(rows)
+    if engine is None:
+        check_no_other_adapter(model)
+        warn_of_adapter(model)
+    return answer_sides(model, tokenizer, rows, options, cache, desc, engine)
+
+
+def answer_sides(
+    model: PreTrainedModel,
+    tokenizer: ProcessingClass,
+    rows: Sequence[Mapping[str, Any]],
+    options: AnswerOptions,
+    cache: TargetCache | None = None,
+    desc: str = "Answering",
+    engine: Engine | None = None,
+) -> tuple[list[Answer], list[Answer]]:
+    """Does what [`answer_pairs`] does, with a model and pairs that were checked."""
     letters: dict[tuple[int, ...], str] = {}
     for row in rows:
         offered = offered_letters(row) if options.multiple_choice == "logprob" else ""
