@@ -2,6 +2,7 @@ import json
 import re
 from string import ascii_uppercase
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -223,6 +224,22 @@ def test_a_composition_makes_its_row_again():
     assert len(provenance.position.split("+")) == 3
     assert perturb(QUESTION, Provenance.of(row)) == row
     assert not row["question_intact"]
+
+
+@pytest.mark.parametrize("as_table", [float, np.float64, np.int64, str])
+def test_seed_from_a_table(as_table):
+    """Beside rows without a seed it is a float, which made another pair."""
+    provenance = draw(QUESTION, find_perturbations(["suggested_answer+typos"])[0], seed=3)
+    row = perturb(QUESTION, provenance)
+    assert Provenance.of(row | {"perturbation_seed": as_table(provenance.perturbation_seed)}) == provenance
+
+
+@pytest.mark.parametrize("seed", [None, float("nan"), 0.5, "", True])
+def test_seed_that_is_no_whole_number(seed):
+    with pytest.raises(ConsistencyError, match="`perturbation_seed` must be a whole number, got"):
+        Provenance.of(
+            {"perturbation": "typos/train-00", "position": "", "biased_answer": "", "perturbation_seed": seed}
+        )
 
 
 @pytest.mark.parametrize("name", ["nothing/train-00", "typos/train-99", "typos/test-00", "typos"])

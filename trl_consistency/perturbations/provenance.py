@@ -37,8 +37,16 @@ class Provenance(NamedTuple):
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> "Provenance":
-        """Returns the provenance of a pair."""
-        return cls(*(row[field] for field in cls._fields))
+        """Returns the provenance of a pair. Raises [`ConsistencyError`] if its seed is no whole number."""
+        found = cls(*(row[field] for field in cls._fields))
+        seed = str(found.perturbation_seed).removesuffix(
+            ".0"
+        )  # A table that has rows without a seed makes it a float.
+        if not seed.isdecimal():
+            raise ConsistencyError(
+                f"`perturbation_seed` must be a whole number, got {seed}. Take it from the pair as it was made."
+            )
+        return found._replace(perturbation_seed=int(seed))
 
 
 def draw(
