@@ -38,6 +38,7 @@ class Reference:
     """
 
     given: Any = None  # the separate model, if it is one
+    is_earlier = False  # whether the student was changed after this was made, and before its first step
 
     def __init__(self, model: nn.Module, adapter_off: bool):
         self.model, self.adapter_off = model, adapter_off

@@ -72,6 +72,7 @@ from .run.checks import (
     check_weights_unchanged,
     held_by,
     id_of,
+    warn_of_earlier_reference,
     warn_of_rounding,
     warn_of_warmup,
 )
@@ -447,12 +448,14 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         self.snapshot.check()
         if self.args.output_dir != self._checked_dir:
             self._check_folder(self.args)
-        check_adapter_is_on(self.model, in_training=False)
-        check_trainable(self.model, self.accelerator)
-        if is_peft_model(self.model):  # A whole model is saved as it is; its reference was frozen before.
+        if is_peft_model(self.model):
             check_weights_unchanged(self)
             if not is_sharded(self.accelerator):
                 check_own_adapters(self.model)
+        else:  # A whole model is saved as it is.
+            warn_of_earlier_reference(self)
+        check_adapter_is_on(self.model, in_training=False)
+        check_trainable(self.model, self.accelerator)
         # It was assigned, or taken away, since the trainer was made or has trained.
         if self.optimizer is not self._used_optimizer:
             self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None

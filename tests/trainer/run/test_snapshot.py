@@ -1,11 +1,14 @@
 """What a trainer remembers of how it was made: what changes it later is an error."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from transformers import TrainerCallback
 
 from tests.helpers import on_policy, paired
+from tests.helpers.by_method import trainer_of
 from tests.helpers.models import CHATML, make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.on_policy import make_on_policy_config
 from tests.helpers.processors import TextProcessor
@@ -255,6 +258,47 @@ def test_weights_that_change_after_the_trainer_was_made(tmp_path, model_dir, use
         next(trainer.model.parameters()).add_(0.1)
     with pytest.raises(ConsistencyError, match="weights were changed after the trainer was made"):
         getattr(trainer, use)()
+
+
+@pytest.mark.parametrize("kind", ["kl", "opct"])
+def test_whole_weights_that_change_after_the_reference_was_copied(tmp_path, caplog, kind):
+    """The model was trained towards its earlier state, which the card called the model as it was before training."""
+    options = {"train_dataset": make_pairs(4, completion=kind == "kl"), "processing_class": make_tokenizer()}
+    model = make_model()
+
+    def make(name):
+        return trainer_of(kind, tmp_path / name, model, {"max_steps": 1}, **options)
+
+    def reference(trainer):
+        trainer.train()
+        trainer.save_model()
+        card = (Path(trainer.args.output_dir) / "README.md").read_text()
+        return next(line for line in card.splitlines() if line.startswith("| Reference |"))
+
+    one, other = make("one"), make("other")
+    assert "| the model as it was before training (a frozen copy) |" in reference(one)
+    one.train()  # Its own training is no such change.
+    assert "its reference is the model before that" not in caplog.text
+    assert (
+        "| the model as it was when the trainer was made; its weights were changed before training (a "
+        in reference(other)
+    )
+    assert (
+        "The model's weights were changed after the trainer was made, and its reference is the model before"
+        in caplog.text
+    )
+    caplog.clear()
+    assert "| the model as it was before training (a frozen copy) |" in reference(make("new"))
+    assert "its reference is the model before that" not in caplog.text
+
+
+def test_whole_weights_that_change_beside_a_given_reference(tmp_path, caplog):
+    options = {"train_dataset": make_pairs(4, completion=False), "processing_class": make_tokenizer()}
+    options["ref_model"] = make_model(seed=1)
+    trainer = trainer_of("opct", tmp_path, make_model(), {"max_steps": 1}, **options)
+    trainer.model.load_state_dict(make_model(seed=2).state_dict())
+    trainer.train()
+    assert "its reference is the model before that" not in caplog.text
 
 
 def test_base_weights_that_are_unfrozen_after_the_trainer_was_made(tmp_path):

@@ -421,7 +421,9 @@ def _reference_description(trainer: Any) -> str:
     if "Adapter" in trainer.trained_weights:
         adapter = ", with its adapter" if trainer._peft_config is None else ", with the adapter as it was initialised"
     copy = " (a frozen copy)" if trainer._reference is not None else ""
-    return f"the model as it was before training{adapter}{copy}"
+    is_earlier = trainer._reference is not None and trainer._reference.is_earlier
+    when = "when the trainer was made; its weights were changed before training" if is_earlier else "before training"
+    return f"the model as it was {when}{adapter}{copy}"
 
 
 def _anchor_description(trainer: Any) -> str:

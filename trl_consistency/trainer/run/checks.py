@@ -275,6 +275,19 @@ def check_weights_unchanged(trainer: Any) -> None:
         )
 
 
+def warn_of_earlier_reference(trainer: Any) -> None:
+    """Warns if the model was changed after its reference was copied and before its first step, and notes that for the card."""
+    reference = trainer._reference
+    if reference is None or reference.given is not None or trainer.state.global_step > 0:
+        return
+    reference.is_earlier = checksum_of(trainer.model, trainer.base_weights) != trainer.base_checksum
+    if reference.is_earlier:
+        logger.warning(
+            "The model's weights were changed after the trainer was made, and its reference is the model before that. For a reference "
+            "with these weights, make a new trainer with the changed model."
+        )
+
+
 def check_evaluation(args: Any, eval_dataset: Any) -> None:
     """Raises [`ConsistencyError`] if the evaluation options and the evaluation data do not match."""
     strategy = str(getattr(args.eval_strategy, "value", args.eval_strategy))
