@@ -82,8 +82,15 @@ def test_reference_within_autocast_of_a_script():
         (lambda model: model.merge_adapter(), "unmerge_adapter"),
         (lambda model: model.base_model.disable_adapter_layers(), "enable_adapter_layers"),
         (lambda model: (model.add_adapter("other", LoraConfig(**LORA)), model.set_adapter("other")), "set_adapter"),
+        (
+            lambda model: (
+                model.add_adapter("other", LoraConfig(**LORA)),
+                model.base_model.set_adapter(["default", "other"]),
+            ),
+            "set_adapter",
+        ),
     ],
-    ids=["merged", "off", "another"],
+    ids=["merged", "off", "another", "two"],
 )
 def test_reference_of_an_adapter_that_does_not_act(leave, way_out):
     """The base model, or another adapter, was compared with itself. With a new adapter, the reference has it off anyway."""

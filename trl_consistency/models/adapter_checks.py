@@ -121,7 +121,7 @@ def check_adapter_is_there(model: Any) -> None:
 
 
 def is_adapter_off(model: Any) -> bool:
-    """Whether a `PeftModel` runs without the adapter that a trainer trains: it is switched off, or another one is active."""
+    """Whether a `PeftModel` runs without the adapter that a trainer trains: it is switched off, or others are active."""
     return (fault := _adapter_fault(model)) is not None and fault != MERGED
 
 
@@ -153,8 +153,8 @@ def _adapter_fault(model: Any) -> str | None:
             continue
         if part.disable_adapters:
             return "switched off (`disable_adapter_layers()`). Call `enable_adapter_layers()`"
-        if "default" not in part.active_adapters:
-            return "inactive (`set_adapter()`). Call `set_adapter('default')`"
+        if list(part.active_adapters) != ["default"]:
+            return "inactive, or not alone (`set_adapter()`). Call `set_adapter('default')`"
         if getattr(part, "merged", False):
             return MERGED
     return None

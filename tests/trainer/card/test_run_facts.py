@@ -78,6 +78,21 @@ def test_losses_of_the_model_without_its_adapter_are_no_results(tmp_path, lora):
     assert f"- `eval_loss` {trained} at step 2" in card(trainer)[0]
 
 
+def test_losses_with_a_second_adapter_beside_the_trained_one_are_no_results(tmp_path):
+    """The mixture's stood on the card as the trained adapter's."""
+    trainer = make_trainer(tmp_path, make_model(), True, make_pairs(), learning_rate=1.0)
+    trainer.train()
+    trained = f"{trainer.evaluate()['eval_loss']:.4g}"
+    trainer.model.add_adapter(
+        "other", LoraConfig(target_modules="all-linear", lora_alpha=1000, init_lora_weights=False)
+    )
+    trainer.model.base_model.set_adapter(["default", "other"])
+    assert f"{trainer.evaluate()['eval_loss']:.4g}" != trained
+    trainer.model.set_adapter("default")
+    trainer.model.delete_adapter("other")
+    assert f"- `eval_loss` {trained} at step 2" in card(trainer)[0]
+
+
 def test_steps_are_those_that_were_done(tmp_path):
     trainer = make_trainer(
         tmp_path,
