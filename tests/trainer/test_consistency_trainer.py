@@ -10,7 +10,7 @@ from transformers import LlamaForCausalLM, TrainingArguments
 from trl import SFTConfig, SFTTrainer
 
 from tests.helpers.by_method import trainer_of
-from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.models import CHATML, make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.paired import make_trainer, oracle
 from tests.helpers.runs import LORA, losses, trained_weights
 from trl_consistency import (
@@ -590,3 +590,26 @@ def test_a_copy_of_a_model_of_sft_trainer_is_refused(tmp_path, use):
     with pytest.raises(ConsistencyError, match=r"is a copy .* answers with the weights of that one"):
         make_trainer(tmp_path, model=copied) if use == "train" else evaluate(copied, tokenizer, make_pairs(2))
     make_trainer(tmp_path, model=model)
+
+
+@pytest.mark.parametrize("option", ["chat_template_path", "eos_token"])
+def test_the_callers_tokenizer_keeps_its_template_and_end_token(tmp_path, option):
+    """A later trainer with the same tokenizer, and without the option, rendered with the first one's."""
+    template = tmp_path / "other.jinja"
+    template.write_text(CHATML.replace("<|im_start|>assistant\n", "<|im_start|>assistant\nAnswer: "))
+    value = str(template) if option == "chat_template_path" else "<|endoftext|>"
+    tokenizer, pairs = make_tokenizer(), make_pairs(4, chat=option == "chat_template_path")
+    before = tokenizer.chat_template, tokenizer.eos_token
+
+    def rows(name, **options):
+        trainer = ConsistencyTrainer(
+            make_model(),
+            make_config(tmp_path / name, method="bct", max_steps=1, **options),
+            train_dataset=pairs,
+            processing_class=tokenizer,
+        )
+        return [(row["perturbed_ids"], row["completion_ids"]) for row in trainer.train_dataset]
+
+    first, second = rows("first", **{option: value}), rows("second")
+    assert (tokenizer.chat_template, tokenizer.eos_token) == before
+    assert first != second

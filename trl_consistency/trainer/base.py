@@ -232,6 +232,8 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
             processing_class = load_processing_class(
                 model_id, revision, args.trust_remote_code, **self._tokenizer_options
             )
+        elif any(getattr(args, name, None) is not None for name in ("chat_template_path", "eos_token")):
+            processing_class = deepcopy(processing_class)  # The caller's keeps its own template and end token.
         self.data_facts = describe_data(pairs)
         self.shared_variables = shared_variables(pairs, args.chat_template_kwargs or {})
         warn_of_replaced_variables(args.chat_template_kwargs or {}, self.shared_variables)
