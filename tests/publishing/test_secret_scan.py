@@ -62,6 +62,8 @@ REFUSED = {
     "/ptmp/jdoe": r"a local path \(/ptmp/jdoe\)",
     "/p/project1/jdoe": r"a local path \(/p/project1/jdoe\)",
     r"C:\Users\me\base": r"a local path \(C:\\Users\\me\\base\)",
+    "C:/Users/me/base": r"a local path \(C:/Users/me/base\)",
+    "scp me@cluster:/home/me/run .": r"a local path \(me@cluster:/home/me/run\)",
     "~/models/base": r"a local path \(~/models/base\)",
     '{"clean_prompt": "What?"}': "training rows",
     "Write to jane.doe@uni-somewhere.edu.": MAIL,
@@ -112,6 +114,7 @@ ALLOWED = (
     'pad_token: "<|endoftext|>", image_token = tokenizer.image_token, token: 151643, the secret: keep_it_2, n_token=4096, '
     'os.environ["HF_TOKEN"] = userdata.get("HF_TOKEN"), config["api_key"] = settings.key_2, ("api_key", "gpt-4o-mini-2024-07-18"), '
     "| API key | claude-3-5-sonnet-20241022 |, --api-key KEY, first_pass = run_2_steps, sort_key = by_length_of_20_tokens, wandb login, "
+    "A:/B, Q:/ A:/, git@github.com:/a, -v models:/root/x, me@example.com:8000/a/b, c:/x, "
     "his/her, the page /project, /groups and /net, a /p/r/n curve, /u/someone, r/project/x, km/h/s, /usr/bin/env, /dev/null"
 )
 
@@ -198,6 +201,15 @@ def test_metadata_of_weights(adapter_dir):
     path = adapter_dir / "adapter_model.safetensors"
     save_file(load_file(path), path, metadata={"from": "/home/me/run"})
     assert findings(adapter_dir) == ["adapter_model.safetensors: a local path (/home/me/run)"]
+
+
+def test_what_is_named_in_the_metadata_of_weights(adapter_dir):
+    path = adapter_dir / "adapter_model.safetensors"
+    save_file(load_file(path), path, metadata={"by": "jane.doe@uni-somewhere.edu", "api_key": ALPHABET})
+    assert [re.sub(r" \(.*", "", of) for of in sorted(findings(adapter_dir))] == [
+        "adapter_model.safetensors: a mail address",
+        f"adapter_model.safetensors: {NAMED}",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -92,8 +92,9 @@ PROSE = {
     rb"(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,}(?![\w@(-])",
     "what is called a key, token or password": rb"(?i)(?<![\w-])[\w-]*?(?:" + _NAMED + rb"|" + _NAMED_LONG + rb")",
 }
-# At least two parts, and not the end of a URL.
-_HOME = rb"(?<![\w.:/<-])/(?:home|Users|root)/[\w.@+-]+[^\s\"'`|)]*|(?<!\w)[A-Za-z]:\\{1,2}[\w .-]+\\[^\s\"'`|)]*|(?<![\w/])~/[\w.-]+[^\s\"'`|)]*"
+# At least two parts, and not the end of a URL. Also a path on another machine, `me@cluster:/home/me`
+_HOME = rb"[\w.-]+@[\w.-]+:/[\w.@+-]+/[^\s\"'`|)]*|(?<!\w)[A-Za-z]:/[\w.@+-]+/[^\s\"'`|)]*|"
+_HOME += rb"(?<![\w.:/<-])/(?:home|Users|root)/[\w.@+-]+[^\s\"'`|)]*|(?<!\w)[A-Za-z]:\\{1,2}[\w .-]+\\[^\s\"'`|)]*|(?<![\w/])~/[\w.-]+[^\s\"'`|)]*"
 HOME_PATH = re.compile(_HOME)
 _LOCAL = (
     rb"(?<![\w.:/<-])/(?:tmp|mnt|media|data|var|opt|srv|scratch|work|workspace|gpfs|lustre|nfs|content|kaggle|private|Volumes"
@@ -259,7 +260,7 @@ def _search(name: str, content: bytes, folder: Path, asked_for: bool) -> Iterato
     for match in _paths(name, folder).finditer(content):
         if not re.match(here, match[0]):
             yield match.start(), f"a local path ({match[0][:80].decode(errors='replace')})"
-    if not name.endswith((*TEMPLATES, ".safetensors")) and not name.startswith(("LICENSE", "NOTICE")):
+    if not name.endswith(TEMPLATES) and not name.startswith(("LICENSE", "NOTICE")):
         for what, pattern in PROSE.items():
             if not (asked_for and "mail" in what):
                 for start, end in (match.span() for match in re.finditer(pattern, content)):
