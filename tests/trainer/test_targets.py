@@ -171,6 +171,32 @@ def test_adapter_that_belongs_to_the_reference_is_on_for_the_targets(tmp_path, u
         trainer.evaluate()  # The targets are there.
 
 
+@pytest.mark.parametrize("names", [None, ["a", "b"]])
+def test_sampled_targets_of_the_own_evaluation_set_do_not_depend_on_what_was_evaluated_before(tmp_path, names):
+    """After a look at a part of it, its loss was another one for good."""
+    held_out = make_pairs(16, completion=False).select(range(8, 16))
+    own = (
+        held_out if names is None else {name: held_out.select(range(4 * n, 4 * n + 4)) for n, name in enumerate(names)}
+    )
+
+    def targets(*before):
+        trainer = make_trainer(
+            tmp_path / str(len(before)),
+            make_pairs(8, completion=False),
+            eval_dataset=own,
+            temperature=1.0,
+            target_batch_size=3,
+        )
+        for part in before:
+            trainer.evaluate(part)
+        trainer.evaluate()
+        sets = [own] if names is None else [trainer.eval_dataset[name] for name in names]
+        rows = trainer.eval_dataset if names is None else [row for of in sets for row in of]
+        return [trainer.targets[row["clean_ids"]] for row in rows]
+
+    assert targets(held_out.select(range(5, 8))) == targets()
+
+
 def test_thinking_can_be_left_out_of_the_targets(tmp_path, monkeypatch, caplog):
     pairs = make_pairs(2, completion=False)
     tokenizer = make_tokenizer()
