@@ -532,8 +532,19 @@ def test_the_last_step_is_measured_whatever_the_interval(tmp_path, monkeypatch, 
     assert "Step 3: more than `max_drop=0.1` was lost" in guard.stopped
 
 
+@pytest.mark.parametrize(
+    ("guard_options", "options", "steps"),
+    [
+        ({"eval_every": 50}, {}, [0, 2]),
+        ({}, {"eval_strategy": "steps", "eval_steps": 3, "eval_dataset": make_pairs(2)}, [0, 2]),
+        ({}, {"eval_strategy": "epoch", "eval_dataset": make_pairs(2)}, [0, 1, 2]),
+    ],
+    ids=["own steps", "evaluations", "epochs"],
+)
 @pytest.mark.parametrize("event", ["on_step_end", "on_log"])
-def test_the_last_step_is_measured_if_another_callback_ends_the_training(tmp_path, monkeypatch, event):
+def test_the_last_step_is_measured_if_another_callback_ends_the_training(
+    tmp_path, monkeypatch, event, guard_options, options, steps
+):
     """Its weights are kept, and were not measured."""
 
     class Stop(TrainerCallback):
@@ -543,8 +554,8 @@ def test_the_last_step_is_measured_if_another_callback_ends_the_training(tmp_pat
         control.should_training_stop = state.global_step == 2
 
     setattr(Stop, event, stop)
-    script(monkeypatch, rates(10), rates(5))
-    trainer, _ = guarded(tmp_path, {"eval_every": 50})
+    script(monkeypatch, *map(rates, (10, 5, 5)[: len(steps)]))
+    trainer, _ = guarded(tmp_path, guard_options, **options)
     trainer.add_callback(Stop())
     trainer.train()
-    assert [step for step, _ in logged(trainer)] == [0, 2]
+    assert [step for step, _ in logged(trainer)] == steps

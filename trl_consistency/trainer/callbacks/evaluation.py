@@ -255,7 +255,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         # The last step of a training that another callback stops, which it may do after `on_step_end`
-        if self.eval_every and control.should_training_stop:
+        if control.should_training_stop and (self.eval_every or not control.should_evaluate):
             self._measure(state, control)
 
     def on_evaluate(
