@@ -422,6 +422,13 @@ def test_faulty_input(pairs, to, message):
         convert_pairs(pairs, to)
 
 
+@pytest.mark.parametrize("option", ["multiple_choice", "free_answers"])
+def test_answers_that_are_scored_are_none_to_learn_from(model, tokenizer, option):
+    """Letters alone were written as what the model had said."""
+    with pytest.raises(ConsistencyError, match=f"`{option}` is logprob, which scores answers and writes none"):
+        convert_pairs([row("1?", "2?")], "sft", model, tokenizer, AnswerOptions(**{option: "logprob"}))
+
+
 def test_the_base_model_with_an_adapter_in_it_is_warned_about(tokenizer):
     """The answers to learn from were those of the adapter."""
     base = make_model()

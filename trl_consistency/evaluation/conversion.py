@@ -148,9 +148,14 @@ def convert_pairs(
         [`InvalidPairsError`]: If rows are faulty, cannot be rendered, or are too long for the model, or if the pairs have a
             column that has a meaning in TRL's format.
         [`ConsistencyError`]: If `to` is unknown, answers are to be generated without `model` or `tokenizer`, or another adapter
-            was put into the base model.
+            was put into the base model, or answers would be scored and not written (`multiple_choice` or `free_answers` logprob).
     """
     options, of_set = options or AnswerOptions(), PairSet.of(pairs)
+    for option in ("multiple_choice", "free_answers"):
+        if getattr(options, option) == "logprob":
+            raise ConsistencyError(
+                f"`{option}` is logprob, which scores answers and writes none. Leave it out of `options`."
+            )
     if not chat_template_kwargs and of_set.rendering is not None:
         chat_template_kwargs = of_set.rendering[1]
     sides = sides_to_answer(of_set, to)

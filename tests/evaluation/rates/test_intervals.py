@@ -338,6 +338,16 @@ def test_a_rate_of_no_answers(samples):
         estimate(samples, lambda *rates: rates[0])
 
 
+def test_a_value_outside_the_span_is_refused():
+    """Its interval, [0, 0], did not hold it."""
+    samples = [Sample([True] * 8 + [False] * 2, sources(10)), Sample([True] * 3 + [False] * 7, sources(10))]
+    with pytest.raises(
+        ConsistencyError, match=r"value is -0.5, outside `span` \(0.0, 1.0\).* \(-1, 1\) for a difference"
+    ):
+        estimate(samples, lambda one, other: other - one)
+    assert estimate(samples, lambda one, other: other - one, (-1.0, 1.0)).value == -0.5
+
+
 @pytest.mark.parametrize("rest", [1, 2])
 def test_sources_that_are_alike_show_no_spread(rest):
     """Of one right answer in three, rounding was taken for a spread: the interval was that of rows without sources."""

@@ -201,7 +201,7 @@ def estimate(
         [`Estimate`]: The estimate with its interval and counts.
 
     Raises:
-        [`ConsistencyError`]: If a sample has no answers.
+        [`ConsistencyError`]: If a sample has no answers, or the value is outside `span`.
     """
     if not samples or any(len(sample.outcomes) == 0 for sample in samples):
         raise ConsistencyError("A sample has no answers, so that there is no rate to estimate. Leave it out.")
@@ -213,6 +213,11 @@ def estimate(
     found = _counted(value, samples, len(codes), function, with_interval)
     if not with_interval:
         return found
+    if value < span[0] - 1e-9 or value > span[1] + 1e-9:
+        raise ConsistencyError(
+            f"The function's value is {value:g}, outside `span` {span}, which bounds the interval. Set `span` to its smallest and largest "
+            "possible value: (-1, 1) for a difference."
+        )
     if len(codes) < 2:
         return replace(found, interval=span)
     from scipy.stats import t  # slow to import, and optional (`trl-consistency[eval]`)
