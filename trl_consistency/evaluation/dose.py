@@ -162,7 +162,7 @@ def measure_dose(
             Its tokenizer or processor.
         rows (`Sequence[Mapping[str, Any]]`):
             Pairs with `clean_ids` and `perturbed_ids`, and optionally `answer`, `biased_answer` and `category`. All
-            processes pass the same pairs, and share the work.
+            processes pass the same pairs, and share the work. Leave anchors out: they count as pairs without a divergence.
         max_new_tokens (`int`, *optional*, defaults to `256`):
             Maximum number of tokens of an answer.
         batch_size (`int`, *optional*, defaults to `32`):

@@ -30,8 +30,8 @@ def load_organism_datasets(seed: int = 0) -> DatasetDict:
 
     Args:
         seed (`int`, *optional*, defaults to `0`):
-            Seed of the suggested wrong answers and of the order of the rows. It changes neither the questions nor the
-            wordings of a split.
+            Seed of the suggested wrong answers. It changes neither the order of the rows nor the questions and wordings
+            of a split.
 
     Returns:
         [`~datasets.DatasetDict`]: `train` (training questions and wordings), `test` (held-out questions, training
