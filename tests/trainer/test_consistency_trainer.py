@@ -105,6 +105,31 @@ def test_rows_that_change_the_positions_of_others_are_said(tmp_path, caplog, rop
 
 
 @pytest.mark.parametrize("method", ["bct", "opct"])
+def test_rows_of_evaluation_sets_that_change_the_positions_of_others_are_said(tmp_path, caplog, method):
+    """`eval_loss` was another one with another batch size."""
+    config = make_model("llama").config
+    config.rope_parameters = {
+        "rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [4.0] * 4, "rope_theta": 10_000.0,
+        "original_max_position_embeddings": 60,
+    }  # fmt: skip
+    short, mixed = (
+        Dataset.from_dict({"clean_prompt": of, "perturbed_prompt": of, "completion": ["So."] * 2})
+        for of in ([[{"role": "user", "content": "Why? " * words}] for words in both] for both in ((1, 2), (1, 60)))
+    )
+    options = {"max_completion_length": 4, "per_device_train_batch_size": 4 if method == "opct" else 2}
+    given = {"train_dataset": short, "processing_class": make_tokenizer()}
+    trainer = trainer_of(
+        method, tmp_path, LlamaForCausalLM(config), options, eval_dataset={"a": mixed, "b": short}, **given
+    )
+    (told,) = (line for line in caplog.messages if "uses other positions" in line)
+    assert told.startswith("`eval_dataset['a']`: 1 of 2 row(s) have more than 60 tokens")
+    assert ("set `per_device_eval_batch_size` to 1" in told) == (method == "bct")
+    caplog.clear()
+    trainer.evaluate(mixed)
+    assert "`eval_dataset`: 1 of 2 row(s) have more than 60 tokens" in caplog.text
+
+
+@pytest.mark.parametrize("method", ["bct", "opct"])
 def test_answers_that_change_the_positions_of_others_are_said(tmp_path, caplog, method):
     """All prompts are short. Where one is answered at length, all in its batch have the positions of a long row."""
     config = make_model("llama").config

@@ -16,7 +16,7 @@ from ..config.device import mixed_precision
 from ..config.options import temporarily
 from ..data.alignment import AlignmentReport, log_alignment
 from ..data.collators import PairCollator
-from ..data.eval_sets import EvalDataset
+from ..data.eval_sets import EvalDataset, named
 from ..data.length_order import LengthOrder
 from ..data.packing import PackedPairs, PackedPasses
 from ..data.pairs import AnyDataset
@@ -234,7 +234,8 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         self.model_accepts_loss_kwargs = True
         self.target_maker = TargetMaker(self, loaded_by_name=isinstance(model, str) and self._loads_plainly)
         self._check_loaded(model, data.anchor_dataset)
-        warn_of_positions(self.train_dataset, self.model.config, args)
+        for name, dataset in {"train_dataset": self.train_dataset, **named(self.eval_dataset)}.items():
+            warn_of_positions(dataset, self.model.config, args, name)
         if args.padding_free:
             check_padding_free_parallelism(self)
             with gathered(self.model, self.accelerator), mixed_precision(self.accelerator):

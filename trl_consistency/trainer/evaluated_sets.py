@@ -15,7 +15,7 @@ from ..data.prepare import is_prepared, unformatted, with_own_columns, without_r
 from ..data.repeated_stream import CountedStream, RepeatedStream
 from ..errors import ConsistencyError
 from ..log import get_logger
-from .run.data_checks import warn_of_other_form, warn_of_other_variables
+from .run.data_checks import warn_of_other_form, warn_of_other_variables, warn_of_positions
 
 
 logger = get_logger(__name__)
@@ -49,6 +49,7 @@ class EvaluatedSets:
         of_run = trainer.args.chat_template_kwargs or {}
         warn_of_other_variables(f"`{name}`", dataset, of_run, trainer.shared_variables)
         dataset = trainer._prepare_rows(dataset, trainer.processing_class, trainer.args, name)
+        warn_of_positions(dataset, trainer.model.config, trainer.args, name)
         self._given.add(dataset)  # of several sets, `Trainer` gives each to `evaluate` again
         return dataset
 

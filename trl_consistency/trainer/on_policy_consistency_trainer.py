@@ -14,7 +14,7 @@ from trl import DistillationTrainer
 from ..config.device import mixed_precision
 from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
 from ..config.options import temporarily
-from ..data.eval_sets import EvalDataset
+from ..data.eval_sets import EvalDataset, named
 from ..data.pairs import AnyDataset
 from ..data.prepare import prepare_pairs
 from ..data.rendering import ProcessingClass, check_same_tokens
@@ -207,7 +207,8 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         if args.disable_dropout:
             warn_of_dropout(self.model)
         self._check_loaded(model, data.anchor_dataset)
-        warn_of_positions(self.train_dataset, self.model.config, args)
+        for name, dataset in {"train_dataset": self.train_dataset, **named(self.eval_dataset)}.items():
+            warn_of_positions(dataset, self.model.config, args, name)
         self.rollout_loss = self._make_rollout_loss(model)
         self.horizon = Horizon(args, self.accelerator)
         if self.horizon.grows_by_itself:

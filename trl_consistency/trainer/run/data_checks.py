@@ -209,7 +209,7 @@ def check_full_batches(dataset: AnyDataset, args: ConsistencyConfig) -> None:
     check_drop_last(len(dataset) + count_anchors(len(dataset), args.anchor_ratio), args)
 
 
-def warn_of_positions(dataset: AnyDataset, config: PreTrainedConfig, args: Any) -> None:
+def warn_of_positions(dataset: AnyDataset, config: PreTrainedConfig, args: Any, name: str = "train_dataset") -> None:
     """Warns of rows that change the positions of the others in their batch. In some models, the longest row decides for all."""
     if isinstance(dataset, IterableDataset):
         return
@@ -224,8 +224,9 @@ def warn_of_positions(dataset: AnyDataset, config: PreTrainedConfig, args: Any) 
         if args.rolls_out:  # of one prompt, with lengths of their own
             way_out += ", with room for the rollouts"
         else:
-            way_out += f", or set {'`target_batch_size` and the batch size' if reply else 'the batch size'} to 1"
-        logger.warning(f"`train_dataset`: {told} {way_out}.")
+            batch = "the batch size" if name == "train_dataset" else "`per_device_eval_batch_size`"
+            way_out += f", or set {f'`target_batch_size` and {batch}' if reply else batch} to 1"
+        logger.warning(f"`{name}`: {told} {way_out}.")
 
 
 def check_drop_last(rows: int, args: ConsistencyConfig, what: str = "row") -> None:
