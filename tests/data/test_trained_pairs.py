@@ -95,10 +95,12 @@ def saved(array):
         saved(np.zeros(10, dtype=np.uint64)).replace(b"(10,), }          ", b"(10000000000000,)}"),
     ],
 )
-def test_without_a_file_that_can_be_read_nothing_is_known(tmp_path, content):
+def test_without_a_file_that_can_be_read_nothing_is_known(tmp_path, caplog, content):
+    """`evaluate` no longer said that rows were trained on, without a word."""
     if content is not None:
         (tmp_path / TRAINED_PAIRS).write_bytes(content)
     assert len(read_digests(tmp_path)) == 0
+    assert (f"{TRAINED_PAIRS} is damaged, or a pointer of Git LFS" in caplog.text) == (content is not None)
 
 
 @pytest.mark.parametrize("adapter", [True, False])

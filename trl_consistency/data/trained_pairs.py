@@ -11,10 +11,14 @@ import numpy as np
 from datasets import Dataset
 
 from ..files import write_bytes
+from ..log import get_logger
 from .folders import TRAINED_PAIRS
 from .messages import without_none
 from .pairs import PROMPT_COLUMNS
 from .rendering import Prompt, message_text
+
+
+logger = get_logger(__name__)
 
 
 def digests_of(pairs: Dataset | Sequence[Mapping[str, Any]], are_anchors: bool = False) -> np.ndarray:
@@ -51,12 +55,22 @@ def write_digests(folder: str | Path, digests: np.ndarray) -> None:
 
 
 def read_digests(folder: str | Path) -> np.ndarray:
-    """Returns the digests of the pairs that the model in a folder was trained on; none if they are not known."""
+    """
+    Returns the digests of the pairs that the model in a folder was trained on; none if they are not known. Warns of a file that is
+    damaged.
+    """
+    path = Path(folder) / TRAINED_PAIRS
     try:
-        found = np.load(Path(folder) / TRAINED_PAIRS, allow_pickle=False)
+        found = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError, MemoryError):  # there is no such file, or it is damaged
         found = None
-    return found if getattr(found, "dtype", None) == np.uint64 else np.array([], dtype=np.uint64)
+    if getattr(found, "dtype", None) == np.uint64:
+        return found
+    if path.is_file():
+        logger.warning(
+            f"{path} is damaged, or a pointer of Git LFS: which pairs the model was trained on is not known. Copy the file again."
+        )
+    return np.array([], dtype=np.uint64)
 
 
 def _digest(clean: Prompt, perturbed: Prompt) -> int:
