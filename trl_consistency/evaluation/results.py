@@ -157,9 +157,12 @@ class Results:
             self.options.thinking_markers if thinking_markers is None else thinking_markers
         )
         check_use(pairs_of(self).values(), "judge", judge_questions)
+        sets = dict(self.sets)
+        if thinking_markers != tuple(self.options.thinking_markers):
+            sets = {name: of_set.without_thoughts(thinking_markers) for name, of_set in sets.items()}
         return replace(
             self,
-            sets={name: of_set.graded(judge, judge_questions, thinking_markers) for name, of_set in self.sets.items()},
+            sets={name: of_set.graded(judge, judge_questions, thinking_markers) for name, of_set in sets.items()},
             options=replace(self.options, thinking_markers=thinking_markers),
         )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from .answers.generate import Answer
 from .answers.preferences import Preference
+from .answers.replies import after_thinking
 from .grading.grade import OUTCOMES, Grade, grade_all, is_anchor
 from .grading.judge import Judge
 from .pair_set import SIDES, PairSet
@@ -67,6 +68,18 @@ class SetResults:
     def cut_answers(self) -> int:
         """Counts the answers that reached `max_new_tokens` before their end, on both sides."""
         return sum(answer.is_cut for side in SIDES for answer in self.answers[side])
+
+    def without_thoughts(self, thinking_markers: tuple[str, str]) -> "SetResults":
+        """Returns the same answers, whose words come after a thought between other markers than those that they were read with."""
+
+        def read(answers: list[Answer]) -> list[Answer]:
+            said = [after_thinking(answer.said, thinking_markers) for answer in answers]
+            others = [None if of.other_markers == thinking_markers else of.other_markers for of in answers]
+            both = zip(answers, said, others, strict=True)
+            return [answer._replace(said=words, other_markers=of) for answer, words, of in both]
+
+        sides = {side: read(of_side) for side, of_side in self.answers.items()}
+        return replace(self, answers=sides, reference=read(self.reference))
 
     def graded(self, judge: Judge | None, judge_questions: bool, thinking_markers: tuple[str, str]) -> "SetResults":
         """Returns the same answers, graded by the readers of answers, or by a judge."""
