@@ -169,6 +169,17 @@ def test_an_on_policy_evaluation_has_all_rows_under_drop_last(tmp_path):
     assert trainer.evaluate(PAIRS.select(range(3)))["eval_loss"] > 0  # 6 rollouts, fewer than a batch
 
 
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_predictions_of_a_stream_are_in_the_order_of_its_rows(tmp_path, workers):
+    """Several workers took turns with its shards."""
+    options = {"method": "bct", "per_device_eval_batch_size": 2, "dataloader_num_workers": workers}
+    trainer = make_trainer(tmp_path, PAIRS, **options)
+    expected, found = trainer.predict(PAIRS), trainer.predict(PAIRS.to_iterable_dataset(num_shards=3))
+    labels = [[ids[ids != -100].tolist() for ids in of.label_ids] for of in (expected, found)]
+    assert labels[0] == labels[1]
+    assert len({*map(tuple, labels[0])}) > 1, "all rows are alike: the test shows nothing"
+
+
 def test_options_of_loaders_are_put_back():
     options = {"drop_last": True, "num_workers": 2, "persistent_workers": True, "prefetch_factor": 4}
     args = SimpleNamespace(**{f"dataloader_{name}": value for name, value in options.items()})

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
+from datasets import IterableDataset
 from transformers.trainer_utils import EvalLoopOutput, PredictionOutput
 
 from ..config.device import own_randomness
@@ -139,7 +140,8 @@ class EvaluationMixin(_Trainer):
                 return super()._get_dataloader(dataset, *args, is_training=True, **kwargs)
         stream = self._eval_stream = counted_stream(dataset, self)
         is_kept = kwargs.get("dataloader_key") is not None
-        with loading_all_rows(self.args, counts=stream is not None, is_kept=is_kept):
+        is_stream = isinstance(dataset, IterableDataset)
+        with loading_all_rows(self.args, counts=stream is not None, is_kept=is_kept, is_stream=is_stream):
             return super()._get_dataloader(dataset if stream is None else stream, *args, **kwargs)
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:
