@@ -327,6 +327,7 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         self.trained_weights = describe_weights(self.model, self.base_is_another)
         self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
         self._used_optimizer = self.optimizer  # by the last training
+        self.checked_rate: tuple[str, float] | None = None
         warn_of_rounding(self)
         warn_of_overrides(self)
         self.finiteness = FinitenessGuard(self)
@@ -461,6 +462,8 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         # It was assigned, or taken away, since the trainer was made or has trained.
         if self.optimizer is not self._used_optimizer:
             self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
+        if self.optimizer is None or self.optimizer is not self._used_optimizer:
+            warn_of_rounding(self)  # of a rate that was assigned since
         names = [resume_changed] if isinstance(resume_changed, str) else resume_changed
         checkpoint = check_training_options(self, resume_from_checkpoint, names)
         warn_of_unused_guard(self)

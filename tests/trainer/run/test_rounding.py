@@ -56,6 +56,23 @@ def test_a_small_module_beside_an_adapter(tmp_path, caplog):
     assert f"does not change 100% of the weights of `{name}`" in text
 
 
+@pytest.mark.parametrize("way", ["args", "optimizer"])
+def test_a_rate_that_is_assigned_after_the_trainer_was_made(tmp_path, caplog, way):
+    """Only the rate of the constructor was looked at, and training begins with the other one."""
+    model = make_model().to(torch.bfloat16)
+    trainer = make_trainer(tmp_path, model=model, pairs=make_pairs(4), max_steps=1, learning_rate=1e-2)
+    if way == "args":
+        trainer.args.learning_rate = 1e-6
+    else:
+        trainer.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
+    assert "round" not in caplog.text
+    trainer.train()
+    assert "`learning_rate` is 1e-06" in caplog.text
+    caplog.clear()
+    trainer.train()  # whose rate has come to its end
+    assert "round" not in caplog.text
+
+
 @pytest.mark.parametrize("way", ["adafactor", "optimizers", "optimizer_cls_and_kwargs"])
 def test_other_optimizers_with_such_steps(tmp_path, caplog, way):
     model, options, given = make_model().to(torch.bfloat16), {"learning_rate": 1.0}, {}

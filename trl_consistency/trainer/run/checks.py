@@ -371,9 +371,12 @@ def warn_of_warmup(trainer: Any) -> None:
 def warn_of_rounding(trainer: Any) -> None:
     """
     Logs a warning if steps of AdamW are smaller than what many trained weights can change by: numbers in 16 bits are rounded back to
-    what they were.
+    what they were. An optimizer and a rate are checked once.
     """
     name, rate = _optimizer_and_rate(trainer)
+    if trainer.checked_rate == (name, rate):
+        return
+    trainer.checked_rate = name, rate
     # Others have steps that depend on the size of the gradient. DeepSpeed trains a copy in float32.
     has_such_steps = any(kind in name.lower() for kind in ("adam", "lion", "adafactor"))
     if not has_such_steps or trainer.accelerator.distributed_type == DistributedType.DEEPSPEED:
