@@ -99,7 +99,7 @@ def test_training_that_ends_before_its_first_evaluation(tmp_path, monkeypatch, c
         def on_step_end(self, args, state, control, **kwargs):
             control.should_training_stop = True
 
-    trainer = make_trainer(tmp_path, monkeypatch, 9, eval_steps=2, save_steps=2)
+    trainer = make_trainer(tmp_path, monkeypatch, 9, 9, eval_steps=2, save_steps=2)
     trainer.add_callback(Stop())
     trainer.train()
     said = "the weights are those after the last step: no evaluation says which step is the best"
