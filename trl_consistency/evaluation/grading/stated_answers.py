@@ -167,10 +167,10 @@ def hints_at(text: str, names: Iterable[str], besides: str) -> bool:
     does not count, nor a name that stands in the texts `besides`, too.
     """
     text = with_digits(without_accents(text))
-    for name in names:
-        words = _words(without_accents(name))
+    known = {_words(without_accents(name)) for name in names}
+    for words in known:
         exact = len(re.findall(_whole(edged(words, re.escape(words)), text), text))
-        pattern = _loose(words, text)
+        pattern = _loose(words, text, known)
         if not pattern or re.search(pattern, without_accents(besides), re.IGNORECASE):
             continue
         loose = list(re.finditer(rf"({pattern})", text, re.IGNORECASE))
@@ -179,7 +179,7 @@ def hints_at(text: str, names: Iterable[str], besides: str) -> bool:
     return False
 
 
-def _loose(words: str, text: str) -> str:
+def _loose(words: str, text: str, known: Collection[str]) -> str:
     """Returns a regular expression of the forms in which a text may have a name, empty for a short one."""
     if number := re.fullmatch(r"\$?(\d[\d.,]*)(?:\s?[^\W\d_%]+|%)?", words):
         in_words = {"0": r"|\bnone\b|\bzero\b|\b(?:has|have|with)\s+no\b", "1": r"|\b(?:one|a\s+single)\b"}.get(
@@ -191,7 +191,7 @@ def _loose(words: str, text: str) -> str:
     stem = re.escape(words[:-1]) + "(?:y|ies)" if words.endswith("y") else re.escape(words)
     forms = [rf"\b{stem}(?:s|es)?\b"]
     if len(words) >= _LONG_NAME and words.isalpha() and words[0].isupper():
-        alike = get_close_matches(words, set(re.findall(r"\b[A-Z]\w+", text)), n=3, cutoff=0.85)
+        alike = get_close_matches(words, {*re.findall(r"\b[A-Z]\w+", text)}.difference(known), n=3, cutoff=0.85)
         forms += [rf"\b{re.escape(of)}\b" for of in alike]
     return "|".join(forms)
 
