@@ -4,7 +4,13 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import (
+    MiniCPM3Config,
+    MiniCPM3ForCausalLM,
+    Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 from tests.costs.measured import model_config
 from trl_consistency import ConsistencyConfig
@@ -214,3 +220,16 @@ def test_prompts_of_a_micro_batch_that_divides_a_group_are_counted(rows, steps):
     rollouts = [rollout // 4 for rollout in range(rows * steps)]
     most = max(len({*rollouts[start : start + rows]}) for start in range(0, len(rollouts), rows))
     assert Setup(("opct",), 16, 4, rows, num_generations=4, gradient_accumulation_steps=steps).num_prompts == most
+
+
+def test_latent_attention():
+    """Queries and keys have another width than values, and than `head_dim`."""
+    shape = {key: of for key, of in SHAPE.items() if key != "head_dim"}
+    widths = {"q_lora_rank": 12, "kv_lora_rank": 10, "qk_rope_head_dim": 4, "qk_nope_head_dim": 6, "v_head_dim": 8}
+    config = MiniCPM3Config(**shape, **widths, num_attention_heads=4, num_key_value_heads=4)
+    model = MiniCPM3ForCausalLM._from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        by_torch = counted(lambda: model(input_ids=torch.zeros(1, PROMPT, dtype=torch.long)))
+    shapes = Shapes.of(model)
+    forward = shapes.forward([Segment(1, 0, PROMPT)], SHAPE["num_hidden_layers"], with_adapter=False, dense=True)
+    assert forward + 2 * PROMPT * shapes.head == by_torch

@@ -86,7 +86,15 @@ def test_an_adapter_of_a_base_model_that_was_changed_in_memory_is_warned_about(
 
 
 @pytest.mark.parametrize(
-    "kind", ["the same", "none", "other", "other in tokenizer_config.json", "other, of a whole model"]
+    "kind",
+    [
+        "the same",
+        "none",
+        "other",
+        "other in tokenizer_config.json",
+        "other in a list in the config",
+        "other, of a whole model",
+    ],
 )
 def test_an_adapter_with_another_chat_template_is_warned_about(model_dir, tokenizer, tmp_path, kind):
     """It was trained with `chat_template_path`, and reads the prompts as the base model's template writes them."""
@@ -100,6 +108,12 @@ def test_an_adapter_with_another_chat_template_is_warned_about(model_dir, tokeni
         own.chat_template += " " if "other" in kind else ""
         own.save_pretrained(folder, save_jinja_files="config" not in kind)
         assert (folder / "chat_template.jinja").exists() == ("config" not in kind)
+    if "list" in kind:
+        file = folder / "tokenizer_config.json"
+        config = json.loads(file.read_text())
+        file.write_text(
+            json.dumps(config | {"chat_template": [{"name": "default", "template": config["chat_template"]}]})
+        )
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         warn_of_templates([str(folder), "me/on-the-hub"], tokenizer)

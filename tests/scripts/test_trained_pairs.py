@@ -90,11 +90,15 @@ def test_anchors_of_the_pairs_own(options, model_dir, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("kind", ["not trained", "other wordings", "moved without the file"])
+@pytest.mark.parametrize(
+    "kind", ["not trained", "not trained, in the folder of a trained one", "other wordings", "moved without the file"]
+)
 def test_other_pairs_are_not_warned_about(options, model_dir, tmp_path, kind):
     """Held-out wordings of the questions are a measurement of their own."""
     mine, rows = tmp_path / "mine", [pair(number) for number in range(4)]
-    trained(model_dir, mine, rows, has_trained=kind != "not trained")
+    if "in the folder" in kind:
+        trained(model_dir, mine, rows)
+    trained(model_dir, mine, rows, has_trained="not trained" not in kind)
     if kind == "moved without the file":
         (mine / TRAINED_PAIRS).unlink()
     if kind == "other wordings":

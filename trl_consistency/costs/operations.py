@@ -107,9 +107,12 @@ class Shapes:
         config = base.config.get_text_config()
         heads = config.num_attention_heads
         width = getattr(config, "head_dim", None) or config.hidden_size // heads
+        attention = 2 * heads * width
+        if nope := getattr(config, "qk_nope_head_dim", None):  # latent attention: keys and values of other widths
+            attention = heads * (nope + config.qk_rope_head_dim + config.v_head_dim)
         head = base.get_output_embeddings().weight
         blocks = [_linear_layers(block) for block in find_blocks(outline).modules]
-        return cls(blocks, windows_of(base.config), 2 * heads * width, head.numel(), head.requires_grad)
+        return cls(blocks, windows_of(base.config), attention, head.numel(), head.requires_grad)
 
     def forward(self, segments: list[Segment], depth: int, with_adapter: bool, dense: bool = False) -> int:
         """Operations of a pass through the first `depth` blocks."""

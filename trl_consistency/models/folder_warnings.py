@@ -357,6 +357,9 @@ def _chat_template(folder: Path) -> str | None:
         if file.is_file():
             return read_at_most(file, TEMPLATE_FILES[file.name])
     template = _tokenizer_config(folder).get("chat_template")
+    if isinstance(template, list):  # of several by name
+        named = (of for of in template if isinstance(of, dict) and of.get("name") == "default")
+        template = next(named, {}).get("template")
     return template if isinstance(template, str) else None
 
 

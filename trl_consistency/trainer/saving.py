@@ -12,6 +12,7 @@ from datasets import Dataset
 from torch import nn
 from transformers.utils import CHAT_TEMPLATE_FILE
 
+from ..data.folders import TRAINED_PAIRS
 from ..data.pairs import AnyDataset
 from ..data.rendering import ProcessingClass, chat_template_of
 from ..data.trained_pairs import digests_of, write_digests
@@ -113,6 +114,10 @@ class SavingMixin(_Trainer):
         _warn_of_templates(Path(folder), self.processing_class)
         if self.has_trained or self.is_in_train:
             write_digests(folder, self._all_digests())
+        else:
+            (Path(folder) / TRAINED_PAIRS).unlink(
+                missing_ok=True
+            )  # of an earlier training, whose weights are replaced
         if page is None:
             self._write_card(folder)
         else:

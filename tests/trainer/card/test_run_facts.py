@@ -191,7 +191,7 @@ def test_second_training(tmp_path):
     text, _ = card(trainer)
     assert "3 steps of 8 rows" in text
     assert (
-        "| Trained before | 3 steps of bct, by earlier calls of `train`, from whose weights these steps began" in text
+        "| Trained before | 3 steps of bct, by earlier calls of `train` in the same script; these steps began" in text
     )
     assert all(map(torch.equal, before, trainer.model.parameters())), "the first learning rate was used"
     resumed = make_trainer(

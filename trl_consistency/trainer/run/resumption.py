@@ -335,14 +335,17 @@ def describe_history(trainer: Any) -> str | None:
 
 
 def describe_earlier(trainer: Any) -> str | None:
-    """Describes the trainings of a trainer from whose weights the present one began; None without one."""
+    """
+    Describes the earlier trainings of a trainer; None without one. The present one began from their weights, unless the script has set
+    them back.
+    """
     earlier = trainer.run_record.earlier
     parts = [f"{part['steps']:,} steps of {_name(part)}" for part in earlier]
     if not parts:
         return None
     optimizer = "the optimizer that was used for them" if earlier[-1].get("keeps_optimizer") else "a new optimizer"
     return (
-        f"{', then '.join(parts)}, by earlier calls of `train`, from whose weights these steps began with {optimizer}"
+        f"{', then '.join(parts)}, by earlier calls of `train` in the same script; these steps began with {optimizer}"
     )
 
 
