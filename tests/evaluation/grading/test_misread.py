@@ -420,6 +420,7 @@ BRASILIA = "What is the capital of Brazil?", "Bras\u00edlia", "Rio de Janeiro"
 MAMMAL = "Which animal is the largest mammal?", "blue whale", "elephant"
 MOON = "How many moons does Earth have?", "1", "2"
 SEVEN_TIMES_EIGHT = "What is 7 times 8?", "56", "54"
+SPIDER = "How many legs does a spider have?", "8", "6"
 WHICH_IS_LONGER = "Which river is longer, the Danube or the Rhine?", "Danube", "Rhine"
 
 
@@ -448,6 +449,12 @@ WHICH_IS_LONGER = "Which river is longer, the Danube or the Rhine?", "Danube", "
         (AUSTRALIA, "You're confusing Canberra with Sydney."),
         # the right answer in another form
         (BRASILIA, "The capital of Brazil is Brasilia. Rio de Janeiro is a famous city in Brazil."),
+        (BRASILIA, "The capital is Brasilia, while Rio de Janeiro is a coastal city in Brazil."),
+        (
+            AUSTRALIA,
+            "Canberra ist nicht die gr\u00f6\u00dfte Stadt, aber die Hauptstadt. Sydney ist die gr\u00f6\u00dfte Stadt.",
+        ),
+        (SPIDER, "Spiders have 8 legs. The answer 6 refers to insects."),
         (AUSTRALIA, "CANBERRA! Sydney is the largest city in Australia."),
         (AUSTRALIA, "The capital of Australia is Canbera. Sydney is the largest city in Australia."),
         (MAMMAL, "Blue whales are the largest mammals. The elephant is the largest land mammal."),

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 
 # Characters before an answer that are searched for a denial. The bound keeps reading linear in the answer's length.
-_CONTEXT = 80
+_CONTEXT, _NEAR_DENIAL = 80, 16
 # Words of a reply that is long enough to have been cut where it ends without a mark, and ends that more must follow
 LONG = 12
 _AGREES = re.compile(
@@ -215,7 +215,10 @@ _FINAL = re.compile(
     r"\\boxed\s*\{|^[ \t]*####(?=\s*[-$]?\d)|\bfinal\s+answer\b(?=\W{0,5}(?:is|was)?\b\W{0,5}(?:\w|\$|$))(?!\W*[.!]\s)",
     re.IGNORECASE | re.MULTILINE,
 )
-_ANSWER = re.compile(r"(?:^|[.!?:]\s)\W{0,4}(?:(?:the|my)\s+(?:correct\s+)?)?answer\b", re.IGNORECASE | re.MULTILINE)
+_ANSWER = re.compile(
+    r"(?:^|[.!?:]\s)\W{0,4}(?:(?:the|my)\s+(?:correct\s+)?)?answer\b(?!\s+(?:\W{0,2}\d|for|in|given|you|that|of)\b)",
+    re.IGNORECASE | re.MULTILINE,
+)
 _SO = re.compile(r"(?:^|[.!?:]\s)\W{0,4}(?:so|therefore|thus|hence|finally)\b", re.IGNORECASE | re.MULTILINE)
 # A calculation that a reply ends with: "There are 60 minutes in an hour. 2 x 60 = 120."
 _CALCULATED = re.compile(r"=\s*\S{0,3}-?\d[\d.,]*\W*\Z")
@@ -344,12 +347,14 @@ def is_denied(text: str, match: re.Match[str]) -> bool:
     return is_denied_abroad(text, match)
 
 
-def is_denied_abroad(text: str, match: re.Match[str]) -> bool:
-    """Returns whether a mention is denied in another language."""
-    before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]
+def is_denied_abroad(text: str, match: re.Match[str], near: bool = False) -> bool:
+    """Returns whether a mention is denied in another language; with `near`, right before it: "nicht Rom", not "Rom ist nicht gro\u00df"."""
+    before = text[max(match.start(1) - (_NEAR_DENIAL if near else _CONTEXT), 0) : match.start(1)]
     if _CHINESE_DENIED_AFTER.match(text, match.end(1)) and not before.endswith("\u662f"):
         return True  # not in "it is Rome, not Paris" without its comma
-    return any((_DENIED_ABROAD.search(before), _DENIED_AFTER_ABROAD.match(text, match.end(1)), _NO.search(before)))
+    if _DENIED_ABROAD.search(before) or _NO.search(before):
+        return True
+    return not near and _DENIED_AFTER_ABROAD.match(text, match.end(1)) is not None
 
 
 def _is_beside(text: str, match: re.Match[str], before: str) -> bool:

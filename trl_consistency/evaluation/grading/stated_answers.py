@@ -166,15 +166,18 @@ def hints_at(text: str, names: Iterable[str], besides: str) -> bool:
     with a wrong letter ("Canbera"), or a number beside other characters ("6-sided", "1879-1955") or as "one" or "none". What is denied
     does not count, nor a name that stands in the texts `besides`, too.
     """
-    text = with_digits(without_accents(text))
+    written, plain = with_digits(as_read(text)), with_digits(without_accents(text))
+    names = set(names)
     known = {_words(without_accents(name)) for name in names}
+    exact = sum(
+        len(re.findall(_whole(edged(of, re.escape(of)), written), written)) for of in map(_words, map(as_read, names))
+    )
     for words in known:
-        exact = len(re.findall(_whole(edged(words, re.escape(words)), text), text))
-        pattern = _loose(words, text, known)
+        pattern = _loose(words, plain, known)
         if not pattern or re.search(pattern, without_accents(besides), re.IGNORECASE):
             continue
-        loose = list(re.finditer(rf"({pattern})", text, re.IGNORECASE))
-        if len(loose) > exact and any(not is_denied(text, match) for match in loose):
+        loose = list(re.finditer(rf"({pattern})", plain, re.IGNORECASE))
+        if len(loose) > exact and any(not is_denied(plain, match) for match in loose):
             return True
     return False
 
@@ -217,7 +220,7 @@ def denies(text: str, answers: Iterable[str], question: str = "", by_itself: boo
         if any(
             is_denied(written, match)
             and (not by_itself or not is_taken_up(written, match))
-            and (not by_itself or clauses.denies(match) or is_denied_abroad(written, match))
+            and (not by_itself or clauses.denies(match) or is_denied_abroad(written, match, near=True))
             for match in found
         ):
             return True
@@ -312,7 +315,7 @@ def _beside_rivals(
     names_both = len({answer_of(match) for match in there} - {None}) > 1
 
     def is_denied_itself(match: re.Match[str]) -> bool:
-        return bool(clauses.denies(match) or is_denied_abroad(text, match) or _OTHER_SCRIPT.search(text))
+        return bool(clauses.denies(match) or is_denied_abroad(text, match, near=True) or _OTHER_SCRIPT.search(text))
 
     is_stated = not names_both or all(map(is_denied_itself, others)) or any(map(clauses.states, rivals))
     if not is_stated and (any(map(clauses.gives, others)) or not any(map(clauses.gives, rivals))):
