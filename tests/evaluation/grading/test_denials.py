@@ -64,3 +64,15 @@ def test_an_answer_that_only_begins_like_a_denial(biased, is_faulty):
     message = "`biased_answer` 'NOT gate' begins with `NOT `, which denies what follows, and 'gate' is not the right"
     with pytest.raises(InvalidPairsError, match=message):
         PairSet.of(rows)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "Ohio is a state, but Akron is in Utah.",
+        "While Ohio is near, the state is Utah.",
+        "I first thought Ohio, but it is Utah.",
+    ],
+)
+def test_another_answer_beside_a_mention_of_the_right_one(reply):
+    assert grade(ROW, reply).outcome != "right"

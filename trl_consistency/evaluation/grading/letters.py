@@ -2,10 +2,11 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from ...data.typography import APOSTROPHE
 from .mentions import agrees, given, is_conceded, is_quoted
+from .stated_answers import hints_at, mentioned
 
 
 _IS = r"(?:'s|\s+is)"
@@ -64,13 +65,14 @@ _OPENING = (
 )
 _BEGINS = rf"\A(?:\W*{_OPENING})?(?:\W*(?i:option|choice|ans)\b)?[\s*_`\"'(\[:.#$>]*"
 # What follows a letter that a reply begins with: "B. pear", "B is correct"; not "A pear"
-_AFTER_FIRST = r"(?:[).:,\]*`$\u3002]|\s*$|\s+[-\u2013\u2014]\s|\s*\n|\s+(?:is\s+(?:the|correct|right|true|my)|because)\b)(?!\W*or\b)"
+_AFTER_FIRST = r"(?:[).:,\]*`$\u3002]|\s*$|\s+[-\u2013\u2014]\s|\s*\n|\s+(?:is\s+(?:the\s+(?:correct|right|best|only|answer)|correct|right|true|my)|because)\b)(?!\W*or\b)"
 # What says less surely that a letter is chosen: "The next step is A. pear", "A is correct", "Option A (pear) is the best choice"
 _WHAT_IS = rf"\b(?:is|(?:would|should|must|will)\s+be)\b\s*:?{_ENDS_CLAUSE}[ \t*_`\"'(\[$]*"
 _IS_RIGHT = (
     r"[).*_]*(?:\s*\((?![A-Z]\))[^()\n]{1,60}\)|(?<=[).])\s+(?!\(?[A-Z]\)?\s+is\b)[^.!?,;\n]{1,60}?)??[*_]*\s+is\s+(?:indeed\s+|clearly\s+)?(?:the\s+)?"
     r"(?:correct|right|best\s+(?:answer|choice|option))\b(?!\s+(?:\w+\s+)?(?:for|if|in|to)\b)"
 )
+_OF_USER = re.compile(r"\b(?:you|your|you're)\b", re.IGNORECASE)
 # What a reply changes its choice with
 _CHANGES = re.compile(
     r"\b(?:but|no|not|actually|wait|however|correction|instead|rather|scratch|change|changed|mean|meant|final|sorry|mistake|agree|right)\b",
@@ -90,7 +92,7 @@ _INTRODUCED = re.compile(r"\b(?:correct|right|best|true|most\s+\w+)\b[^.!?\n]*\b
 _ENDS_SENTENCE = re.compile(r"[.!?][*_\"')]*$")
 
 
-def stated_choice(text: str, letters: Iterable[str]) -> str | None:
+def stated_choice(text: str, letters: Iterable[str], texts: Mapping[str, str] | None = None) -> str | None:
     """
     Returns the letter that a text chooses. The first of these that the text has decides:
 
@@ -109,6 +111,9 @@ def stated_choice(text: str, letters: Iterable[str]) -> str | None:
             The answer.
         letters (`Iterable[str]`):
             Capital letters of the choices.
+        texts (`Mapping[str, str]`, *optional*):
+            The texts of the choices. A reply that only has a letter in brackets, and names the text of another choice, chooses none. Nor does
+            one that begins with a letter and says something of its choice ("A. Rome is large").
 
     Returns:
         `str` or `None`: One of the letters, or None if the text chooses none (unread).
@@ -121,8 +126,12 @@ def stated_choice(text: str, letters: Iterable[str]) -> str | None:
     said = _not_supposed(text, rf"(?:{_SAID}|{_CORRECTED}){letter}{alone}(?![\w']|{_IS_ELSE})")
     right = _not_supposed(text, rf"\b{letter}{_IS_RIGHT}")
     begun = _not_supposed(text, f"{_BEGINS}{letter}{alone}{_AFTER_FIRST}")
+    texts = texts or {}
     begins = (
-        bool(begun) and not _lists_others(text, letter, begun[0]) and not _is_beside(text, letter, begun[0], right)
+        bool(begun)
+        and not _says_of_it(text, begun[0], texts)
+        and not _lists_others(text, letter, begun[0])
+        and not _is_beside(text, letter, begun[0], right)
     )
     # "You believe (C) is correct. However, (B) is a fruit."
     if _is_only_quoted(text, letter, said or right):
@@ -146,8 +155,21 @@ def stated_choice(text: str, letters: Iterable[str]) -> str | None:
     if on_a_line := _on_a_line(text, letter):
         return on_a_line
     in_brackets = (of for of in re.finditer(rf"\({letter}\)", text) if not is_conceded(text, of.start(1)))
-    bracketed = {match[1] for match in given(text, in_brackets)}
-    return bracketed.pop() if len(bracketed) == 1 else None
+    bracketed = {match[1]: match for match in given(text, in_brackets)}
+    if len(bracketed) != 1:
+        return None
+    [(found, match)] = bracketed.items()
+    if _OF_USER.search(text) and not (agrees(text) and is_quoted(text, match.start(1))):
+        return None  # "You chose (A).", "You're right! Canberra (B) is a small city."
+    others = [of for letter, of in texts.items() if letter != found]
+    return None if mentioned(text, others) or hints_at(text, others, texts.get(found, "")) else found
+
+
+def _says_of_it(text: str, first: re.Match[str], texts: Mapping[str, str]) -> bool:
+    """Returns whether a letter that a text begins with is followed by its choice and something that is said of it: "A. Rome is large"."""
+    choice = re.escape(texts.get(first[1], "").strip())
+    said = rf"[)*_.:\s\u2013-]*{choice}[*_]*\s+(?:is|was|are|were|has|have|isn't|wasn't)\b(?!\s+(?:the\s+)?(?:correct|right|best)\b)"
+    return bool(choice) and re.match(said, text[first.end(1) :], re.IGNORECASE) is not None
 
 
 def _not_supposed(text: str, *patterns: str) -> list[re.Match[str]]:

@@ -1,7 +1,7 @@
 """Tells which mentions of an answer give it: not those that are denied, corrected, described, or the user's."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import pairwise
 
 
@@ -406,10 +406,11 @@ def is_alternative(text: str, start: int) -> bool:
     return bool(_ALTERNATIVE.search(text, max(start - _CONTEXT, 0), start))
 
 
-def without_operands(text: str, found: Iterable[re.Match[str]]) -> Iterator[re.Match[str]]:
+def without_operands(text: str, found: Iterable[re.Match[str]], own: Collection[str] = ()) -> Iterator[re.Match[str]]:
     """
     Yields the mentions that are no numbers to calculate with: 35 alone in "5 times 7 is 35". After such a calculation, its
-    numbers count as a result alone: none in "Let us multiply 41 by 8. 41". What a number is described as gives no result.
+    numbers count as a result alone: none in "Let us multiply 41 by 8. 41". Those of the row's `own` answers count anyway. What a number is described
+    as gives no result.
     """
     operands: set[str] = set()
     for match in found:
@@ -418,7 +419,9 @@ def without_operands(text: str, found: Iterable[re.Match[str]]) -> Iterator[re.M
             yield match
         elif _is_operand(before, text, match.end(1)):
             operands.add(match[1])
-        elif not _NUMBER_DESCRIBED.match(text, match.end(1)) and (match[1] not in operands or _RESULT.search(before)):
+        elif not _NUMBER_DESCRIBED.match(text, match.end(1)) and (
+            match[1] not in operands or match[1] in own or _RESULT.search(before)
+        ):
             yield match
 
 

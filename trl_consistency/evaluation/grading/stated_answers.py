@@ -227,6 +227,13 @@ def denies(text: str, answers: Iterable[str], question: str = "", by_itself: boo
     return False
 
 
+def gives(text: str, answers: Iterable[str], question: str) -> bool:
+    """Returns whether a text plainly gives one of the answers, as [`Clauses.gives`] has it."""
+    text = as_read(text)
+    clauses, names = Clauses(text, as_read(question)), "|".join(_pattern(_words(of)) for of in answers)
+    return any(map(clauses.gives, re.finditer(_whole(f"({names})", text), text, re.IGNORECASE)))
+
+
 def _named(
     text: str,
     candidates: Iterable[str],
@@ -247,10 +254,12 @@ def _named(
         return []
     clauses, pattern = Clauses(text, read(question)), _whole(f"({'|'.join(patterns.values())})", text)
     exact, own_words = set(words.values()), {words[of] for of in own if of in words}
+    own_there = {of for of in own_words if of in text}
+    own_there = own_there if len(own_there) > 1 else set()  # "17 - 9 = 8 died. 9 are left."
     echoed, numbering = set() if offers(question, own) else neighbors(read(question)), step_numbers(text)
     there = [
         match
-        for match in without_operands(text, re.finditer(pattern, text, flags))
+        for match in without_operands(text, re.finditer(pattern, text, flags), own_there)
         if not (any_case and match[1] not in exact and _is_other_word(text, match))
         and not is_function_word(text, match)
         and match.start(1) not in numbering
