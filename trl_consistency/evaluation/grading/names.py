@@ -13,7 +13,7 @@ from .stated_answers import mentioned, reading_key
 
 # A surname, or the number of a quantity
 _PART_OF_NAME = re.compile(
-    r"\b(?!(?:North|South|East|West|Saint|Mount|Lake|United|City|River|Republic)\b)[A-Z]\w{3,}\b|(?<![\w.,])\d+(?:[.,]\d+)*(?![\w.,])"
+    r"\b(?!(?:North|South|East|West|Saint|Mount|Lake|United|City|River|Republic)\b)(?!(?:The|San|New|Van|Von|Los|Las|Sir|Mrs|and)\b)[A-Z]\w{2,}\b|(?<![\w.,])\d+(?:[.,]\d+)*(?![\w.,])"
 )
 
 # Possible answers by category. A mapping gives for each name the answer that it is a name of.
