@@ -222,7 +222,6 @@ _ANSWER = re.compile(
 _SO = re.compile(r"(?:^|[.!?:]\s)\W{0,4}(?:so|therefore|thus|hence|finally)\b", re.IGNORECASE | re.MULTILINE)
 # A calculation that a reply ends with: "There are 60 minutes in an hour. 2 x 60 = 120."
 _CALCULATED = re.compile(r"=\s*\S{0,3}-?\d[\d.,]*\W*\Z")
-_RESULT_BEFORE = re.compile(r"=\s*[$\\({]{0,3}(-?\d[\d,]*+(?:\.\d+)?+)(?!\s*(?:[-+*/x\u00d7\u00f7%]|\\))")
 # What a conclusion does not say, but only what the user may have done, or what would be: "You may have calculated 16 x 6 = 96."
 _SUPPOSED_END = re.compile(r"\b(?:you|your|if|would|instead|my|note|otherwise|not)\b|n?['\u2019][dt]\b", re.IGNORECASE)
 # The numbers of steps
@@ -442,18 +441,11 @@ def conclusions(text: str, is_number: bool) -> Iterator[str]:
     is_cut = any(of.startswith(last) for of in numbers - {last})
     for pattern in (_FINAL, _ANSWER, _SO, _CALCULATED) if is_number and not is_cut else (_FINAL,):
         found = list(pattern.finditer(text))
-        if not found or (pattern is _CALCULATED and _has_other_result(text, found[-1].start())):
+        if not found:
             continue
         if pattern in (_SO, _CALCULATED) and _SUPPOSED_END.search(text, _sentence_start(text, found[-1].start())):
             continue
         yield text[found[-1].start() :]
-
-
-def _has_other_result(text: str, end: int) -> bool:
-    """Returns whether an earlier calculation has a result that the last one does not go on with: "17 x 6 = 102. 16 x 6 = 96." """
-    results = list(_RESULT_BEFORE.finditer(text, 0, end))
-    after = text[results[-1].end() : end] if results else ""
-    return bool(results) and results[-1][1].rstrip(",") not in {of.rstrip(".,%") for of in _NUMBER.findall(after)}
 
 
 def _sentence_start(text: str, end: int) -> int:
