@@ -114,10 +114,8 @@ class SavingMixin(_Trainer):
         _warn_of_templates(Path(folder), self.processing_class)
         if self.has_trained or self.is_in_train:
             write_digests(folder, self._all_digests())
-        else:
-            (Path(folder) / TRAINED_PAIRS).unlink(
-                missing_ok=True
-            )  # of an earlier training, whose weights are replaced
+        else:  # That of an earlier training, whose weights are replaced, is not this model's.
+            (Path(folder) / TRAINED_PAIRS).unlink(missing_ok=True)
         if page is None:
             self._write_card(folder)
         else:

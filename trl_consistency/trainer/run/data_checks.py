@@ -277,6 +277,8 @@ def warn_of_other_variables(
     Logs a warning of the first row that lacks, or changes, a template variable that all rows of the training share. Rows have
     `numbers` in their data set. Of a stream, the first row is looked at.
     """
+    if not shared:
+        return  # and no row need be read
     if isinstance(rows, IterableDataset):
         rows = rows.take(1)
     for number, row in zip(count() if numbers is None else numbers, rows, strict=False):
