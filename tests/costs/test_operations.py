@@ -5,6 +5,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
+    Gemma4ForCausalLM,
+    Gemma4TextConfig,
     MiniCPM3Config,
     MiniCPM3ForCausalLM,
     Qwen3ForCausalLM,
@@ -99,7 +101,7 @@ def unread_by_ours(model):
     last_token = operations([Segment(ROWS, 0, length)], 2) - operations(needed, 2)
     one = Segment(ROWS, 0, 1, only_cached=True)
     keys_and_values = operations([one], 3) - operations([Segment(ROWS, 0, 1)], 2)
-    maps = 2 * shapes.attention * ROWS * (length**2 - ANSWER * (length - 1))
+    maps = 2 * shapes.attention[0] * ROWS * (length**2 - ANSWER * (length - 1))
     return last_token + keys_and_values + 4 * maps  # two passes, and twice as much in the backward pass
 
 
@@ -172,7 +174,7 @@ def test_opct_is_counted_as_torch_counts_it():
         - shapes.forward([Segment(1, 0, 1, only_cached=True)], 3, with_adapter, True)
         for with_adapter in (False, True)
     )
-    unread = of_one + 2 * 2 * shapes.attention * ((PROMPT - 1) ** 2 - 1)
+    unread = of_one + 2 * 2 * shapes.attention[0] * ((PROMPT - 1) ** 2 - 1)
     assert counted(rollout_step(model, True)) == count_step(model, setup, dense=True).step + unread
 
 
@@ -184,7 +186,7 @@ def test_opct_that_shares_nothing_is_counted_as_torch_counts_it():
     # Attention maps that are computed, and not needed: prompts do not see their rollouts, and in the last block nobody reads them.
     shapes, length = Shapes.of(model), PROMPT + ANSWER - 1
     entries = 2 * (PROMPT - 1) * ANSWER + length**2 - ANSWER * length
-    unread = 4 * 2 * shapes.attention * ROWS * entries  # by two passes, and twice as much in the backward pass
+    unread = 4 * 2 * shapes.attention[0] * ROWS * entries  # by two passes, and twice as much in the backward pass
     assert counted(rollout_step(model, False)) == needed.step + unread
     alone = Setup(("opct",), PROMPT + ANSWER, ANSWER, ROWS, num_generations=1)
     assert needed == count_step(model, alone, dense=True)
@@ -222,14 +224,40 @@ def test_prompts_of_a_micro_batch_that_divides_a_group_are_counted(rows, steps):
     assert Setup(("opct",), 16, 4, rows, num_generations=4, gradient_accumulation_steps=steps).num_prompts == most
 
 
+def make_gemma4(of_layers):
+    kinds = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+    shape = SHAPE | {
+        "num_hidden_layers": len(kinds),
+        "layer_types": kinds,
+        "sliding_window": PROMPT,
+        "global_head_dim": 16,
+    }
+    per_layer = {"hidden_size_per_layer_input": of_layers, "vocab_size_per_layer_input": SHAPE["vocab_size"]}
+    config = Gemma4TextConfig(**shape, **per_layer, num_attention_heads=4, num_key_value_heads=2)
+    return Gemma4ForCausalLM._from_config(config, attn_implementation="eager").eval()
+
+
+def check_forward(model):
+    with torch.no_grad():
+        by_torch = counted(lambda: model(input_ids=torch.zeros(1, PROMPT, dtype=torch.long)))
+    shapes = Shapes.of(model)
+    forward = shapes.forward([Segment(1, 0, PROMPT)], len(shapes.blocks), with_adapter=False, dense=True)
+    assert not uncounted(model)
+    assert forward + 2 * PROMPT * shapes.head == by_torch
+
+
+def test_heads_of_several_widths():
+    """Gemma 4's blocks with full attention have wider heads, and its config gives no width for all. It ended with a traceback."""
+    check_forward(make_gemma4(of_layers=0))
+
+
+def test_linear_layers_outside_the_blocks_are_not_counted():
+    assert "`per_layer_model_projection` is a linear layer outside the blocks" in uncounted(make_gemma4(of_layers=8))
+
+
 def test_latent_attention():
     """Queries and keys have another width than values, and than `head_dim`."""
     shape = {key: of for key, of in SHAPE.items() if key != "head_dim"}
     widths = {"q_lora_rank": 12, "kv_lora_rank": 10, "qk_rope_head_dim": 4, "qk_nope_head_dim": 6, "v_head_dim": 8}
     config = MiniCPM3Config(**shape, **widths, num_attention_heads=4, num_key_value_heads=4)
-    model = MiniCPM3ForCausalLM._from_config(config, attn_implementation="eager").eval()
-    with torch.no_grad():
-        by_torch = counted(lambda: model(input_ids=torch.zeros(1, PROMPT, dtype=torch.long)))
-    shapes = Shapes.of(model)
-    forward = shapes.forward([Segment(1, 0, PROMPT)], SHAPE["num_hidden_layers"], with_adapter=False, dense=True)
-    assert forward + 2 * PROMPT * shapes.head == by_torch
+    check_forward(MiniCPM3ForCausalLM._from_config(config, attn_implementation="eager").eval())

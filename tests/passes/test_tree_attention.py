@@ -6,7 +6,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch._dynamo.utils import counters
-from transformers import AttentionInterface, LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AttentionInterface,
+    Gemma4TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from tests.helpers.architectures import add_lora, make
@@ -175,6 +182,15 @@ def test_kernels_that_do_not_run_are_named(caplog):
     with torch._dynamo.config.patch(disable=True):  # pytest's monkeypatch would take the option away afterwards
         reason = tree_attention.refused_kernels(config, torch.bfloat16, torch.device("cpu"))
     assert reason == "torch.compile is switched off"
+
+
+def test_kernels_are_tried_for_each_width_of_heads(monkeypatch):
+    """Gemma 4's config gives no width of heads for all blocks. On a GPU, its training ended with a traceback."""
+    tried = []
+    monkeypatch.setattr(tree_attention, "_refused_kernels", lambda heads, kv_heads, width, *_: tried.append(width))
+    config = Gemma4TextConfig(num_hidden_layers=6, head_dim=16, global_head_dim=32)
+    assert tree_attention.refused_kernels(config, torch.float32, torch.device("cpu")) is None
+    assert tried == [16, 32]
 
 
 # On a GPU

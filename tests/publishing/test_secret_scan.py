@@ -64,6 +64,8 @@ REFUSED = {
     r"C:\Users\me\base": r"a local path \(C:\\Users\\me\\base\)",
     "C:/Users/me/base": r"a local path \(C:/Users/me/base\)",
     "scp me@cluster:/home/me/run .": r"a local path \(me@cluster:/home/me/run\)",
+    "scp cluster:/home/me/run .": r"a local path \(/home/me/run\)",
+    "rsync node7:/scratch/jdoe/run .": r"a local path \(/scratch/jdoe/run\)",
     "~/models/base": r"a local path \(~/models/base\)",
     '{"clean_prompt": "What?"}': "training rows",
     "Write to jane.doe@uni-somewhere.edu.": MAIL,

@@ -19,7 +19,7 @@ from typing import Any
 from peft.tuners.lora import LoraLayer
 from torch import nn
 
-from ..passes.blocks import base_model, find_blocks, resolve_layers
+from ..passes.blocks import base_model, decoder_of, find_blocks, head_widths_of, resolve_layers
 from ..passes.prefix_strategies import windows_of
 from .setup import Setup
 
@@ -97,7 +97,7 @@ class Shapes:
 
     blocks: list[list[Linear]]
     windows: list[int | None]
-    attention: int  # multiply-adds of a block for each entry of the maps of one head, in a forward pass
+    attention: list[int]  # multiply-adds of each block for an entry of the maps of one head, in a forward pass
     head: int
     head_trained: bool
 
@@ -106,10 +106,9 @@ class Shapes:
         base: Any = base_model(outline)
         config = base.config.get_text_config()
         heads = config.num_attention_heads
-        width = getattr(config, "head_dim", None) or config.hidden_size // heads
-        attention = 2 * heads * width
+        attention = [2 * heads * width for width in head_widths_of(config)]
         if nope := getattr(config, "qk_nope_head_dim", None):  # latent attention: keys and values of other widths
-            attention = heads * (nope + config.qk_rope_head_dim + config.v_head_dim)
+            attention = [heads * (nope + config.qk_rope_head_dim + config.v_head_dim)] * len(attention)
         head = base.get_output_embeddings().weight
         blocks = [_linear_layers(block) for block in find_blocks(outline).modules]
         return cls(blocks, windows_of(base.config), attention, head.numel(), head.requires_grad)
@@ -118,7 +117,7 @@ class Shapes:
         """Operations of a pass through the first `depth` blocks."""
         return 2 * sum(
             segment.rows * segment.tokens * sum(layer.forward(with_adapter) for layer in layers)
-            + (0 if cached else self.attention * segment.entries(self.windows[number], dense))
+            + (0 if cached else self.attention[number] * segment.entries(self.windows[number], dense))
             for segment in segments
             for number, cached, layers in self._passed(segment, depth)
         )
@@ -127,7 +126,7 @@ class Shapes:
         """Operations of the backward pass through them."""
         return 2 * sum(
             segment.rows * segment.tokens * sum(layer.backward(number == 0) for layer in layers)
-            + (0 if cached else 2 * self.attention * segment.entries(self.windows[number], dense))
+            + (0 if cached else 2 * self.attention[number] * segment.entries(self.windows[number], dense))
             for segment in segments
             for number, cached, layers in self._passed(segment, depth)
         )
@@ -161,6 +160,10 @@ def uncounted(outline: nn.Module) -> str:
         for name, weight in block.named_parameters():
             if weight.dim() > 1 and id(weight) not in linear:
                 return f"block {number} has `{name}`, which is no linear layer (experts, recurrent layers)"
+    blocks = {id(module) for block in find_blocks(outline).modules for module in block.modules()}
+    for name, module in decoder_of(base_model(outline)).named_modules():
+        if isinstance(module, nn.Linear) and id(module) not in blocks:
+            return f"`{name}` is a linear layer outside the blocks"
     return ""
 
 

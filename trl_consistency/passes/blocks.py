@@ -186,3 +186,11 @@ def resolve_layers(layers: list[int] | None, num_layers: int) -> list[int]:
     if twice:
         raise ConsistencyError(f"`layers` names block {twice[0]} more than once: {layers}. Name each block once.")
     return resolved
+
+
+def head_widths_of(config: Any) -> list[int]:
+    """Returns the width of an attention head of each block. They differ in Gemma 4, whose config gives none for all."""
+    config = config.get_text_config()
+    by_layer = getattr(config, "per_layer_config", None)  # not in all versions of transformers
+    layers = [config if by_layer is None else by_layer[number] for number in range(config.num_hidden_layers)]
+    return [getattr(layer, "head_dim", None) or layer.hidden_size // layer.num_attention_heads for layer in layers]

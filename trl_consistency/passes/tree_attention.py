@@ -19,6 +19,7 @@ from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from .blocks import head_widths_of
 from .packing import BLOCK, Batch, Packing
 
 
@@ -78,8 +79,9 @@ def refused_kernels(config: Any, dtype: torch.dtype, device: torch.device) -> st
     """Returns why the kernels for a model's shape cannot be used on a GPU, if so. The first call compiles them."""
     config = config.get_text_config()
     heads = config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    return _refused_kernels(heads, getattr(config, "num_key_value_heads", None) or heads, width, dtype, device)
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    reasons = (_refused_kernels(heads, kv_heads, width, dtype, device) for width in sorted({*head_widths_of(config)}))
+    return next(filter(None, reasons), None)
 
 
 @cache

@@ -92,12 +92,12 @@ PROSE = {
     rb"(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,}(?![\w@(-])",
     "what is called a key, token or password": rb"(?i)(?<![\w-])[\w-]*?(?:" + _NAMED + rb"|" + _NAMED_LONG + rb")",
 }
-# At least two parts, and not the end of a URL. Also a path on another machine, `me@cluster:/home/me`
+# At least two parts, and not the end of a URL. Also a path on another machine, `me@cluster:/home/me` or `cluster:/home/me`
 _HOME = rb"[\w.-]+@[\w.-]+:/[\w.@+-]+/[^\s\"'`|)]*|(?<!\w)[A-Za-z]:/[\w.@+-]+/[^\s\"'`|)]*|"
-_HOME += rb"(?<![\w.:/<-])/(?:home|Users|root)/[\w.@+-]+[^\s\"'`|)]*|(?<!\w)[A-Za-z]:\\{1,2}[\w .-]+\\[^\s\"'`|)]*|(?<![\w/])~/[\w.-]+[^\s\"'`|)]*"
+_HOME += rb"(?:(?<![\w./<-])/(?:home|Users)|(?<![\w.:/<-])/root)/[\w.@+-]+[^\s\"'`|)]*|(?<!\w)[A-Za-z]:\\{1,2}[\w .-]+\\[^\s\"'`|)]*|(?<![\w/])~/[\w.-]+[^\s\"'`|)]*"
 HOME_PATH = re.compile(_HOME)
 _LOCAL = (
-    rb"(?<![\w.:/<-])/(?:tmp|mnt|media|data|var|opt|srv|scratch|work|workspace|gpfs|lustre|nfs|content|kaggle|private|Volumes"
+    rb"(?<![\w./<-])/(?:tmp|mnt|media|data|var|opt|srv|scratch|work|workspace|gpfs|lustre|nfs|content|kaggle|private|Volumes"
     rb"|fsx|dbfs|teamspace|cluster|storage|projects|gscratch|nobackup|raid)"
     rb"/[\w.@+-]+[^\s\"'`|)]*|file:///[^\s\"'`|)]+|" + _HOME
 )

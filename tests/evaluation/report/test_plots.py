@@ -248,7 +248,9 @@ def test_tradeoff_shows_whole_markers_and_labels(tmp_path, monkeypatch):
 
 
 def test_tradeoff_of_nothing(tmp_path):
-    assert plot_tradeoff({"before": {"mine": rate(1, 2)}}, tmp_path / "plot.png").is_file()
+    """It wrote an empty picture."""
+    with pytest.raises(ConsistencyError, match="nothing to draw"):
+        plot_tradeoff({"before": {"mine": rate(1, 2)}}, tmp_path / "plot.png")
 
 
 @pytest.mark.parametrize(

@@ -329,7 +329,7 @@ def plot_tradeoff(results: Mapping[str, Rates], path: str | Path, labels: Mappin
         [`~pathlib.Path`]: `path`.
 
     Raises:
-        [`ConsistencyError`]: If there are differences between two models among the rates.
+        [`ConsistencyError`]: If there are differences between two models among the rates, or nothing to draw.
     """
     from matplotlib.figure import Figure
 
@@ -338,7 +338,9 @@ def plot_tradeoff(results: Mapping[str, Rates], path: str | Path, labels: Mappin
     axes_of, labels = tradeoff_axes(metrics), _labels(metrics, labels)
     headings = {"perturbed_accuracy": "Resists the user's guess", "perturbed_refusal": "Resists jailbreak wrappers"}
     panels = {headings[kind]: of_kind for kind, of_kind in axes_of.items()}
-    figure = Figure(figsize=(5.2 * max(len(panels), 1), 4.6), layout="constrained")
+    if not panels:
+        raise ConsistencyError("There is nothing to draw: no model has both rates of a panel.")
+    figure = Figure(figsize=(5.2 * len(panels), 4.6), layout="constrained")
     for column, (label, (ability, resistance)) in enumerate(panels.items(), start=1):
         axes = figure.add_subplot(1, len(panels), column)
         for number, (name, rates) in enumerate(results.items()):
