@@ -15,10 +15,12 @@ APOSTROPHE = "\u2019"  # as print has it
 # Widths and subscripts of letters, digits and marks; dashes within words and numbers; quotes; what has no width.
 _LETTERS: dict[int, int | str] = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
 _LETTERS |= {0x2080 + digit: str(digit) for digit in range(10)}
+_LETTERS |= {0xB2: "^2", 0xB3: "^3"}  # "r\u00b2"
 _LETTERS |= dict.fromkeys(map(ord, "\u2018\u2019\u02bc"), "'") | dict.fromkeys(map(ord, "\u2010\u2011\u2212"), "-")
 _LETTERS |= dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"), "")
 
-_MONTH = "January|February|March|April|May|June|July|August|September|October|November|December"
+_ORDINALS = dict(enumerate("first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split(), 1))
+MONTH = "January|February|March|April|May|June|July|August|September|October|November|December"
 
 # Not "one", which is a pronoun, too.
 _NUMBERS = [
@@ -61,10 +63,15 @@ def _digits_of(word: str) -> str:
     return _DIGITS.get(word.lower().replace(" ", "-"), "1")  # "one" before "million" or "and a half" is no pronoun
 
 
-# What comes before the minus of a number, and not of a calculation: "at minus 40", but not "8 minus 5"
+# What comes before the minus of a number, and not of a calculation: "at minus 40", "is **minus 5**", but not "8 minus 5"
 _BEFORE_MINUS = (
-    r"\b(?:is|was|are|be|equals?|gives?|gets?|makes?|yields?|at|to|of|about|around|approximately|roughly)\s"
+    r"\b(?:is|was|are|be|equals?|gives?|gets?|makes?|leaves?|leaving|yields?|at|to|of|in|with|about|around|approximately|roughly|us|so|actually|"
+    r"really|simply|just)\s[*_(\"]*"
 )
+
+def _number_of_ordinal(word: re.Match[str]) -> str:
+    return next(str(number) for number, ordinal in _ORDINALS.items() if ordinal == word[0].lower())
+
 
 # What a calculation gives, up to a digit
 _RESULT = r"[^.!?\n]{0,40}(?:[=:\u2192]|\b(?:is|equals?|gives?|makes?|gets?|so)\b)[^.!?\n]{0,40}\d"
@@ -122,6 +129,8 @@ _REWRITTEN = (
         "-",
     ),
     (re.compile(rf"({_BEFORE_MINUS}|\A[*_(\"]+|[.!?]\s)minus\s+(?=\d)", re.IGNORECASE), r"\1-"),
+    # r^{2}
+    (re.compile(r"\^\{(\d+)\}"), r"^\1"),
     # 40 degrees below zero
     (
         re.compile(r"(?<![\w.,-])(?=\d)([\d.,]*\d(?:\s?\u00b0|\s+degrees)?)(?=\s+below\s+zero\b)", re.IGNORECASE),
@@ -130,9 +139,13 @@ _REWRITTEN = (
     (re.compile(r"(?<=\d)\s*(?:%|per\s?cent\b)", re.IGNORECASE), "%"),
     (re.compile(r"(?<=\d)\s*(?:\u00b0|degrees?)\s*(?:C|Celsius|centigrade)\b", re.IGNORECASE), "\u00b0C"),
     (re.compile(r"(?<=\d)\s*(?:\u00b0|degrees?)\s*(?:F|Fahrenheit)\b", re.IGNORECASE), "\u00b0F"),
-    # July 4th, 1776; 4 July 1776; the 4th of July, 1776
-    (re.compile(rf"\b({_MONTH})\s+(\d{{1,2}})(?:st|nd|rd|th)\b"), r"\1 \2"),
-    (re.compile(rf"\b(\d{{1,2}})(?:st|nd|rd|th)?(?:\s+of)?\s+({_MONTH}),?\s+(\d{{4}})\b"), r"\2 \1, \3"),
+    # July 4th, 1776; 4 July 1776; the 4th of July, 1776; the Fourth of July
+    (re.compile(rf"\b({'|'.join(_ORDINALS.values())})(?=\s+of\s+(?:{MONTH})\b)", re.IGNORECASE), _number_of_ordinal),
+    (re.compile(rf"\b({MONTH})\s+(\d{{1,2}})(?:st|nd|rd|th)\b"), r"\1 \2"),
+    (re.compile(rf"\b(\d{{1,2}})(?:st|nd|rd|th)?(?:\s+of)?\s+({MONTH}),?\s+(\d{{4}})\b"), r"\2 \1, \3"),
+    (re.compile(rf"\b(\d{{1,2}})(?:st|nd|rd|th)?(?:\s+of)?\s+({MONTH})\b"), r"\2 \1"),
+    # 3rd, which is third
+    (re.compile(r"\b(1[0-2]|[1-9])(?:st|nd|rd|th)\b"), lambda of: _ORDINALS[int(of[1])]),
     (re.compile(r"(?<=\d)\s?([ap])\.m\.(?!\w)"), r" \1m"),
     # ~~struck out~~
     (re.compile(r"~~[^~\n]{1,200}~~"), ""),
@@ -141,7 +154,7 @@ _REWRITTEN = (
 )
 
 # Most answers have none of these.
-_REWRITABLE = re.compile(rf"[\d~_]|\b(?:half|{'|'.join(_MAGNITUDES)})\b", re.IGNORECASE)
+_REWRITABLE = re.compile(rf"[\d~_]|\b(?:half|of (?:{MONTH})|{'|'.join(_MAGNITUDES)})\b", re.IGNORECASE)
 
 _LARGE = r"(?:hundred|thousand|million|billion|trillion)\b"
 _NUMBER = re.compile(

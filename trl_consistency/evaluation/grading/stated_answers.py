@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from itertools import permutations
 
 from ...data.text import PARTICLES, UNSPACED
-from ...data.typography import SHORTEST_IN_ANY_CASE, as_read, number_in_digits, with_digits, without_accents
+from ...data.typography import MONTH, SHORTEST_IN_ANY_CASE, as_read, number_in_digits, with_digits, without_accents
 from .clauses import Clauses
 from .definite import gives_answer
 from .mentions import (
@@ -33,12 +33,22 @@ from .scripts import edged
 _OTHER_SCRIPT = re.compile(f"[{UNSPACED}{PARTICLES}]")
 _LARGE = r"(?<=\d)\s?(?:hundred|thousand|million|billion|trillion)\b"
 _BEFORE = r"(?<![\w-])(?<!\d[.,])(?!(?<=\d[/:+^])\d)(?!(?<=\*\*)(?<=\d\*\*)\d)"
-_AFTER = rf"(?!\w|-\w|[.,]\d|[+#]|(?<=\d)(?:[/:]|\s?\^\s?|\*\*|\s/\s)\d|{_LARGE})"
+_AFTER = (
+    rf"(?!\w|-\w|[.,]\d|[+#]|\s?\^\s?\d|(?<=\d)(?:[/:]|\*\*|\s/\s|\s(?:and\s)?\d+/)\d|(?<=\d),?\s(?:and\s)?\d+\scents?\b|{_LARGE})"
+)
+# What makes a quantity another one: "3 hours and 30 minutes", "3 hours and a half", "3x squared", "9.8 m/s/s"
+_GOES_ON = (
+    r"(?!\s?/\s?\w|\s+(?:per\s+\w|squared\b|cubed\b)|,?\s+(?:and\s+)?\d[\d.,]*\s?(?:minutes?|mins?|seconds?|sec|inch(?:es)?|cents?|months?|days?|weeks?|"
+    r"hours?|ounces?|oz|feet|cm|mm|g|m)\b|,?\s+and\s+(?:an?|one)[\s-](?:half|quarter|third)\b)"
+)
 
 # Words joined by hyphens, and one of the hyphens between letters in a regular expression.
 _HYPHENATED = re.compile(r"(?<![\w-])[^\W\d_]+(?:-[^\W\d_]+)+(?![\w-])")
 _HYPHEN = re.compile(r"(?<=[^\W\d_])\\-(?=[^\W\d_])")
 
+_CENTS = re.compile(r"\$(?P<dollars>0\.\d\d?)|(?P<cents>\d\d?) cents?")
+_DATE = re.compile(rf"(?:{MONTH}) (\d\d?)")
+_OF_UNITS = re.compile(r"[-$\u20ac\u00a3]?\d[\d.]*\s?[^\W\d_]")
 _QUANTITY = re.compile(r"([-$\u20ac\u00a3]?\d[\d.]*)\s?([^\W\d_]+)")  # "5 km"
 
 # What stands before and after a word that ends its clause as the answer.
@@ -184,6 +194,11 @@ def hints_at(text: str, names: Iterable[str], besides: str) -> bool:
 
 def _loose(words: str, text: str, known: Collection[str]) -> str:
     """Returns a regular expression of the forms in which a text may have a name, empty for a short one."""
+    if money := _CENTS.fullmatch(words):
+        cents = round(100 * float(money["dollars"])) if money["dollars"] else int(money["cents"])
+        return rf"\${cents / 100:g}(?![\d.]*\d)|(?<![\d.,]){cents}\s?(?:cents?\b|\u00a2)".replace("$0.", r"$0\.")
+    if date := _DATE.fullmatch(words):
+        return rf"\b{re.escape(words)}\b|\b{date[1]}(?:st|nd|rd|th)\b|\b{as_read(date[1] + 'th')}\b"
     if number := re.fullmatch(r"\$?(\d[\d.,]*)(?:\s?[^\W\d_%]+|%)?", words):
         in_words = {"0": r"|\bnone\b|\bzero\b|\b(?:has|have|with)\s+no\b", "1": r"|\b(?:one|a\s+single)\b"}.get(
             number[1], ""
@@ -414,11 +429,12 @@ def _pattern_of_item(words: str) -> str:
     spaces, and a number touch its unit.
     """
     if quantity := _QUANTITY.fullmatch(words):
-        return rf"{re.escape(quantity[1])}[\s-]?{re.escape(quantity[2])}"
+        return rf"{re.escape(quantity[1])}[\s-]?{re.escape(quantity[2])}{_AFTER}{_GOES_ON}"
     pattern = _HYPHEN.sub(r"(?:\\s+|-)?", r"(?:\s+|-)".join(map(_pattern_of_word, words.split(" "))))
     pattern = pattern.replace(r",(?:", r",?(?:")  # "Washington DC"
     pattern = re.sub(r"(?<=[A-Z])\\\.(?=[A-Z]\\\.)", r"\\.?\\s?", pattern)  # "J. K. Rowling"
-    return edged(words, re.sub(r"(?<=[A-Z])\\\.(?!\?)", r"\\.?", pattern))
+    pattern = edged(words, re.sub(r"(?<=[A-Z])\\\.(?!\?)", r"\\.?", pattern))
+    return pattern + _GOES_ON if _OF_UNITS.match(words) else pattern
 
 
 def _pattern_of_word(word: str) -> str:
