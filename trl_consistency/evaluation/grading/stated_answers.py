@@ -206,7 +206,7 @@ def _loose(words: str, text: str, known: Collection[str]) -> str:
         return rf"(?<!\d)(?<!\d[.,]){re.escape(number[1])}(?!\d|[.,]\d){in_words}"
     if len(words) < SHORTEST_IN_ANY_CASE or not _LETTER.search(words):
         return ""
-    stem = re.escape(words[:-1]) + "(?:y|ies)" if words.endswith("y") else re.escape(words)
+    stem = (re.escape(words[:-1]) + "(?:y|ies)" if words.endswith("y") else re.escape(words)).replace("'", "'?")
     forms = [rf"\b{stem}(?:s|es)?\b"]
     if len(words) >= _LONG_NAME and words.isalpha() and words[0].isupper():
         alike = get_close_matches(words, {*re.findall(r"\b[A-Z]\w+", text)}.difference(known), n=3, cutoff=0.85)
