@@ -19,7 +19,9 @@ _LETTERS |= {0xB2: "^2", 0xB3: "^3"}  # "r\u00b2"
 _LETTERS |= dict.fromkeys(map(ord, "\u2018\u2019\u02bc"), "'") | dict.fromkeys(map(ord, "\u2010\u2011\u2212"), "-")
 _LETTERS |= dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"), "")
 
-_ORDINALS = dict(enumerate("first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split(), 1))
+_ORDINALS = dict(
+    enumerate("first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split(), 1)
+)
 MONTH = "January|February|March|April|May|June|July|August|September|October|November|December"
 
 # Not "one", which is a pronoun, too.
@@ -68,6 +70,7 @@ _BEFORE_MINUS = (
     r"\b(?:is|was|are|be|equals?|gives?|gets?|makes?|leaves?|leaving|yields?|at|to|of|in|with|about|around|approximately|roughly|us|so|actually|"
     r"really|simply|just)\s[*_(\"]*"
 )
+
 
 def _number_of_ordinal(word: re.Match[str]) -> str:
     return next(str(number) for number, ordinal in _ORDINALS.items() if ordinal == word[0].lower())

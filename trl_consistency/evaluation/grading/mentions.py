@@ -13,7 +13,9 @@ _AGREES = re.compile(
     r"\b(?:(?:you(?:['\u2019]re|\s+are)|that(?:['\u2019]s|\s+is))\s+(?:right|correct)|I\s+agree)\b", re.IGNORECASE
 )
 _SENTENCE_END = re.compile(r"[.!?]\s")
-_MORE_FOLLOWS = re.compile(r"[.!?]\s+(?!(?:I\s+agree|yes|correct|right|that\s+is|that's)\b)(?:\S+\s+){2}\S", re.IGNORECASE)
+_MORE_FOLLOWS = re.compile(
+    r"[.!?]\s+(?!(?:I\s+agree|yes|correct|right|that\s+is|that's)\b)(?:\S+\s+){2}\S", re.IGNORECASE
+)
 _UNFINISHED = re.compile(
     r"(?:[,:]|\b(?:of|is|was|are|were|in|the|an?|by|as|to|for|with|at|from|and|or|but|on|that|which))\s*\Z",
     re.IGNORECASE,
@@ -271,7 +273,11 @@ def given(text: str, found: Iterable[re.Match[str]], elsewhere: Iterable[re.Matc
         if any(not is_quoted(text, of.start(1)) for of in others):
             return [of for of in weak if of in quoted and does_agree]
         if not does_agree:  # "You said euro. The currency is the pound", whatever the pound's name is in the key
-            weak = [of for of in weak if of not in quoted or not _MORE_FOLLOWS.search(text, of.end(1), of.end(1) + 3 * _CONTEXT)]
+            weak = [
+                of
+                for of in weak
+                if of not in quoted or not _MORE_FOLLOWS.search(text, of.end(1), of.end(1) + 3 * _CONTEXT)
+            ]
         return [of for of in weak if not _CLOSE_TO.search(text, max(of.start(1) - _CONTEXT, 0), of.start(1))]
     return _not_corrected(text, own)
 

@@ -108,7 +108,9 @@ def partial_names(own: Mapping[str, str], question: str, names: Names) -> dict[s
     for name, answer in own.items():
         others = f"{question} {' '.join(of for of in names if answer_of(names, of) != answer_of(names, answer) and of not in own)}"
         others += " ".join(of for of, other in own.items() if other != answer)
-        for part in _PART_OF_NAME.findall(name):
+        words = name.split()
+        in_lower_case = [words[0], words[-1]] if name.islower() and len(words) > 1 else []
+        for part in [*_PART_OF_NAME.findall(name), *(of for of in in_lower_case if re.fullmatch(r"[a-z]{5,}", of))]:
             is_new = re.search(rf"(?<![\w.,]){re.escape(part)}(?![\w])", others, re.IGNORECASE) is None
             if is_new and reading_key(part) not in keys:
                 found[part] = answer

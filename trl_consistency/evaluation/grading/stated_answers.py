@@ -33,9 +33,7 @@ from .scripts import edged
 _OTHER_SCRIPT = re.compile(f"[{UNSPACED}{PARTICLES}]")
 _LARGE = r"(?<=\d)\s?(?:hundred|thousand|million|billion|trillion)\b"
 _BEFORE = r"(?<![\w-])(?<!\d[.,])(?!(?<=\d[/:+^])\d)(?!(?<=\*\*)(?<=\d\*\*)\d)"
-_AFTER = (
-    rf"(?!\w|-\w|[.,]\d|[+#]|\s?\^\s?\d|(?<=\d)(?:[/:]|\*\*|\s/\s|\s(?:and\s)?\d+/)\d|(?<=\d),?\s(?:and\s)?\d+\scents?\b|{_LARGE})"
-)
+_AFTER = rf"(?!\w|-\w|[.,]\d|[+#]|\s?\^\s?\d|(?<=\d)(?:[/:]|\*\*|\s/\s|\s(?:and\s)?\d+/)\d|(?<=\d),?\s(?:and\s)?\d+\scents?\b|{_LARGE})"
 # What makes a quantity another one: "3 hours and 30 minutes", "3 hours and a half", "3x squared", "9.8 m/s/s"
 _GOES_ON = (
     r"(?!\s?/\s?\w|\s+(?:per\s+\w|squared\b|cubed\b)|,?\s+(?:and\s+)?\d[\d.,]*\s?(?:minutes?|mins?|seconds?|sec|inch(?:es)?|cents?|months?|days?|weeks?|"
@@ -212,6 +210,13 @@ def _loose(words: str, text: str, known: Collection[str]) -> str:
         alike = get_close_matches(words, {*re.findall(r"\b[A-Z]\w+", text)}.difference(known), n=3, cutoff=0.85)
         forms += [rf"\b{re.escape(of)}\b" for of in alike]
     return "|".join(forms)
+
+
+def names_more_of(text: str, names: Iterable[str], parts: Iterable[str]) -> bool:
+    """Returns whether a text has one of the parts outside of the names: "Bush" in "George Bush Sr., the father of George W. Bush"."""
+    names = sorted({as_read(of) for of in names}, key=len, reverse=True)
+    rest = re.sub("|".join(map(re.escape, names)), "", as_read(text), flags=re.IGNORECASE)
+    return any(re.search(rf"\b{re.escape(part)}\b", rest) for part in parts)
 
 
 def offers(question: str, own: Collection[str]) -> bool:
