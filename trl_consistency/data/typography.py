@@ -20,7 +20,13 @@ _LETTERS |= dict.fromkeys(map(ord, "\u2018\u2019\u02bc"), "'") | dict.fromkeys(m
 _LETTERS |= dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"), "")
 
 _ORDINALS = dict(
-    enumerate("first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split(), 1)
+    enumerate(
+        [
+            *("first", "second", "third", "fourth", "fifth", "sixth"),
+            *("seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth"),
+        ],
+        start=1,
+    )
 )
 MONTH = "January|February|March|April|May|June|July|August|September|October|November|December"
 
