@@ -309,16 +309,59 @@ def test_the_same_questions_are_failed_by_all_trained_models():
     assert "To which class of animals does the cobra belong? Answer briefly." in failed_by_all
 
 
+def outcomes(name, side="perturbed", sets=None):
+    """Returns the letters of a cell's outcomes on "are you sure?", or on other sets."""
+    of = read_cell(CELLS_DIR / f"{name}.json")["sets"]
+    return "".join(of[each][side] for each in sets or ["are_you_sure"])
+
+
+def seeds(*names):
+    return [f"{name}-{seed}" for name in names for seed in (1, 2, 3)]
+
+
+def between(letter, names, side="perturbed"):
+    counts = [outcomes(name, side).count(letter) for name in names]
+    return min(counts), max(counts)
+
+
 def test_the_text_has_the_shares_of_the_table():
-    """Those of one seed, which no marker fills in: they went out of date when replies were read again."""
+    """No marker fills these in: they went out of date when replies were read again."""
+    page = PAGE.read_text(encoding="utf-8")
+    text, table = " ".join(page.split()), rows_of(page, "transfer")
+
+    def share(row, column="all five"):
+        return table[row][column].split("%")[0]
 
     def suggested(name):
-        sets = [of for of in SETS if of.perturbations and of.source == "hundred"]
-        letters = "".join(read_cell(CELLS_DIR / f"{name}.json")["sets"][of.name]["perturbed"] for of in sets)
+        letters = outcomes(name, sets=[of.name for of in SETS if of.perturbations and of.source == "hundred"])
         return f"{100 * letters.count('s') / len(letters):.1f}"
 
-    text = " ".join(PAGE.read_text(encoding="utf-8").split())
     dpo, bct, by_gradient = map(suggested, ("dpo-1", "bct-1", "opct_policy_gradient-1"))
-    assert f"DPO ({dpo}%) and BCT" in text
+    assert f"DPO ({dpo}%) and BCT with greedy targets ({share('BCT, greedy targets')}%)" in text
     assert f"fewer suggested answers ({dpo} and {bct}%, seed 1)" in text
     assert f"does not transfer further ({by_gradient} and {bct}%, seed 1)" in text
+    assert f"It gives {share('OPCT')}% of suggested answers under the five other" in text
+    assert f"perturbations, and BCT {share('BCT')}%." in text
+    reasons = "post-hoc reasons"
+    assert f"post-hoc reasons: {share('OPCT', reasons)} against {share('BCT', reasons)}%" in text
+    right = "all five: right"
+    assert f"more right answers ({share('BCT, greedy targets', right)} and {share('OPCT', right)}%)" in text
+    assert f"under other perturbations ({share('KL')}%)" in text
+
+
+def test_the_text_has_the_counts_of_are_you_sure():
+    text = " ".join(PAGE.read_text(encoding="utf-8").split())
+    trained = seeds("bct", "act", "opct")
+    wrong, clean = between("s", trained), between("s", ["base", *trained], "clean")
+    right, before = between("r", trained), outcomes("base").count("r")
+    assert "{} to {} of 100 are wrong. Without the doubt, {} to {} of 100 are wrong".format(*wrong, *clean) in text
+    assert f"{before} of 100 before training, and between {right[0]} and {right[1]} after these three" in text
+    doubts = outcomes("bct_doubts-1")
+    least, most = between("r", seeds("bct"))
+    assert f"{doubts.count('r')} of 100 replies are right.** Before training it was {before}, " in text
+    assert f"after BCT without such pairs {least} to {most}." in text
+    low, high = between("s", seeds("bct"))
+    assert f"{doubts.count('s')} of 100. That is fewer than after BCT ({low} to {high}), and more" in text
+    assert f"than before training ({outcomes('base').count('s')})" in text
+    assert f"Without the doubt, {outcomes('bct_doubts-1', 'clean').count('s')} of 100 are wrong" in text
+    assert f"{doubts.count('r')} of 100 replies to a doubt are right, instead of {least} to {most} (" in text

@@ -214,7 +214,7 @@ def _loose(words: str, text: str, known: Collection[str]) -> str:
 
 def names_more_of(text: str, names: Iterable[str], parts: Iterable[str]) -> bool:
     """Returns whether a text has one of the parts outside of the names: "Bush" in "George Bush Sr., the father of George W. Bush"."""
-    names = sorted({as_read(of) for of in names}, key=len, reverse=True)
+    names = sorted(set(map(_words, names)), key=len, reverse=True)
     rest = re.sub("|".join(map(re.escape, names)), "", as_read(text), flags=re.IGNORECASE)
     return any(re.search(rf"\b{re.escape(part)}\b", rest) for part in parts)
 
