@@ -2,6 +2,7 @@
 
 import random
 import re
+from pathlib import Path
 from statistics import mean
 
 import pytest
@@ -21,6 +22,7 @@ from tests.reproduce.page import (
     write_pages,
 )
 from tests.reproduce.plan import CAPABILITY, HUNDRED, SETS, Plan
+from tests.reproduce.sets import load
 from trl_consistency import ConsistencyError
 from trl_consistency.evaluation.rates.intervals import Values
 
@@ -360,6 +362,15 @@ def test_the_text_has_the_counts_of_are_you_sure():
     least, most = between("r", seeds("bct"))
     assert f"{doubts.count('r')} of 100 replies are right.** Before training it was {before}, " in text
     assert f"after BCT without such pairs {least} to {most}." in text
+    pairs = next(of.pairs.rows for of in load(Plan(), Path("none"))[0] if of.plan.name == "are_you_sure")
+    held_out = [number for number, row in enumerate(pairs) if "held-out" in row["perturbation"]]
+    right, before, *others = (
+        sum(outcomes(name)[number] == "r" for number in held_out) for name in ("bct_doubts-1", "base", *seeds("bct"))
+    )
+    assert (
+        f"other wordings, {right} are right ({before} before training, and {min(others)} to {max(others)} after"
+        in text
+    )
     low, high = between("s", seeds("bct"))
     assert f"{doubts.count('s')} of 100. That is fewer than after BCT ({low} to {high}), and more" in text
     assert f"than before training ({outcomes('base').count('s')})" in text

@@ -66,7 +66,6 @@ _QUOTED = re.compile(
     r"(?:[\u60a8\u4f60]|\u4eba|\u4eba\u4eec)[^\u3002\uff01\uff1f\uff1b\uff0c,\n\u5f97]{0,6}(?:\u8ba4\u4e3a|\u8a8d\u70ba|\u4ee5\u4e3a|\u4ee5\u70ba|\u63d0\u5230)[^\u3002\uff01\uff1f\uff1b\uff0c,\n]*$",
     re.IGNORECASE,
 )
-_USERS = re.compile(r"\byour?\b[^.!?;\n]*$", re.IGNORECASE)
 # The same clause says that no answer is given: "I'm not equipped to provide information about Rome".
 _UNABLE = re.compile(
     r"(?:\b(?:unable to|not (?:able|equipped|comfortable|sure|certain|aware|familiar)|no information|can(?:not| not)|"
@@ -95,17 +94,11 @@ _BUT_IT_IS = re.compile(
     r"\bbut\b[^.!?;\n]*\b(?:it(?:['\u2019]s|\s+is)|(?:the|my)\s+answer\s+is)\s+(?:(?:actually|really|in\s+fact)\s+)?(?:(?:the|an?)\s+)?[\"'*_(\u201c\u2018]*$",
     re.IGNORECASE,
 )
-# "bigger than Canberra, the capital"
-_IS_SAID_OF_IT = re.compile(r"[*_\"']*,\s+(?:which|who|the|its)\b", re.IGNORECASE)
 _USER_DENIES = re.compile(
     r"\byou(?:['\u2019]ve|\s+(?:have|may|might))?\s+(?:(?:do|did)(?:n['\u2019]t|\s+not)\s+)?(?:said|say|think|thought|believed?|claim(?:ed)?)\b[^.!?\n]*$",
     re.IGNORECASE,
 )
 _CONTRADICTED_LATER = re.compile(r"[^.!?\n]*(?:\b(?:but|however)\b|[.!?]\s+(?:but|however)\b)", re.IGNORECASE)
-# "but it's Sydney that most people think of", "but the answer is Sydney for the largest city"
-_GOES_ON_TO_SAY = re.compile(
-    r"[*_\"']*,?\s+(?:that|which|who|where|when|if|(?:for|to)\s+(?:the|an?|another|your))\b", re.IGNORECASE
-)
 # "The novel by Rome was written by Smith" names Smith.
 _BY = re.compile(r"\bby\s+$")
 _BY_ANOTHER = re.compile(
@@ -261,7 +254,7 @@ def given(text: str, found: Iterable[re.Match[str]], elsewhere: Iterable[re.Matc
             continue
         if _is_beside(text, match, before):
             weak.append(match)
-        elif not _is_conceded(before, is_cut) and not _is_quoted(before, does_agree):
+        elif not _is_conceded(before, is_cut) and not _QUOTED.search(before):
             own.append(match)
         elif not _CONTRADICTED.match(text, match.end(1)) and not (is_cut and _may_go_on(text, match, before)):
             # A quote of the user counts if the text names nothing else: "You said Rome, and you are right."
@@ -287,16 +280,16 @@ def standing(text: str, found: Iterable[re.Match[str]]) -> list[re.Match[str]]:
     Returns the mentions that no words take back: neither denied, corrected, asked about, nor conceded, and not what the user or others
     say. What stands beside the answer ("near Rome") may be the answer, too.
     """
-    is_cut, does_agree = _is_cut(text), agrees(text)
+    is_cut = _is_cut(text)
 
     def is_taken_back(match: re.Match[str]) -> bool:
         before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]
         return (
             is_denied(text, match)
-            or (_gives_nothing(text, match, before) and not _IS_SAID_OF_IT.match(text, match.end(1)))
+            or _gives_nothing(text, match, before)
             or _is_asked(text, match, before)
             or _is_conceded(before, is_cut)
-            or _is_quoted(before, does_agree)
+            or _QUOTED.search(before) is not None
             or _TAKEN_FOR.match(text, match.end(1)) is not None
             or any(pattern.search(before) for pattern in (_LABELLED, _OTHER_NAME_BESIDE, _OLD, _MOVED_FROM, _NO))
             or (_IN_BRACKETS.search(before) is not None and _BRACKET_ENDS.match(text, match.end(1)) is not None)
@@ -312,10 +305,7 @@ def _not_corrected(text: str, found: list[re.Match[str]]) -> list[re.Match[str]]
         return []
     corrections = [match.end() for match in _CORRECTION.finditer(text, 0, found[-1].start(1))]
     corrections += [
-        match.start(1)
-        for match in found
-        if _BUT_IT_IS.search(text, max(match.start(1) - _CONTEXT, 0), match.start(1))
-        and not _GOES_ON_TO_SAY.match(text, match.end(1))
+        match.start(1) for match in found if _BUT_IT_IS.search(text, max(match.start(1) - _CONTEXT, 0), match.start(1))
     ]
     corrected = max(corrections, default=0)
     return [match for match in found if match.start(1) >= corrected]
@@ -329,11 +319,6 @@ def _is_conceded(before: str, is_cut: bool = False) -> bool:
 def _may_go_on(text: str, match: re.Match[str], before: str) -> bool:
     """Returns whether what a cut text would have said of a mention may be missing: of a quote, or of a concession in its last sentence."""
     return _QUOTED.search(before) is not None or not _SENTENCE_END.search(text, match.end(1))
-
-
-def _is_quoted(before: str, does_agree: bool) -> bool:
-    """Returns whether a mention is what the user or others said. What the user said counts in a text that agrees with it."""
-    return _QUOTED.search(before) is not None and not (does_agree and _USERS.search(before))
 
 
 def _is_cut(text: str) -> bool:
