@@ -40,6 +40,17 @@ def strict_json(text: str | bytes) -> Any:
     return json.loads(text, object_pairs_hook=unique_keys, parse_constant=no_number, parse_float=_finite_number)
 
 
+def as_mapping(name: str, given: Any, where: str = "") -> dict[str, Any]:
+    """Returns an option that is a mapping in a recipe, and JSON on the command line, as a mapping."""
+    try:
+        found = strict_json(given) if isinstance(given, str) else given or {}
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ConsistencyError(f"{where}`{name}` must be a mapping, as JSON, got {given!r}.")
+    return dict(found)
+
+
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Makes a JSON object. Raises `ValueError` for a key that is given twice."""
     found = dict(pairs)

@@ -26,6 +26,14 @@ def test_one_method_may_be_a_string(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [ConsistencyConfig, OnPolicyConsistencyConfig])
+def test_texts_in_json_stay_texts(tmp_path, kind):
+    """transformers made the numbers 1.1 and 7 of them, and templates wrote these."""
+    variables = {"version": "1.10", "agent": "007", "nested": {"on": "true"}}
+    config = kind(output_dir=tmp_path, use_cpu=True, bf16=False, chat_template_kwargs=json.dumps(variables))
+    assert config.chat_template_kwargs == variables
+
+
+@pytest.mark.parametrize("kind", [ConsistencyConfig, OnPolicyConsistencyConfig])
 @pytest.mark.parametrize(
     ("options", "is_on"),
     [
@@ -188,7 +196,10 @@ FAULTY = {
     "text for a number": ({"temperature": "hot"}, "`temperature` must be a number, got 'hot'"),
     "text for an inherited number": ({"learning_rate": "1e-3"}, "`learning_rate` must be a number, got '1e-3'"),
     "number for a list": ({"method_weights": 0.5}, "`method_weights` must be a list"),
-    "text for a mapping": ({"chat_template_kwargs": "x"}, "`chat_template_kwargs` must be a mapping, got 'x'"),
+    "text for a mapping": (
+        {"chat_template_kwargs": "x"},
+        "`chat_template_kwargs` must be a mapping, as JSON, got 'x'",
+    ),
     "reserved template variable": (
         {"chat_template_kwargs": {"tokenize": False}},
         "`chat_template_kwargs` sets `tokenize`",

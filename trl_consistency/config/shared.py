@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..data.pairs import template_kwargs_faults
 from ..errors import ConsistencyError, one_line
+from ..json_files import as_mapping
 from .device import settle_device
 from .generation_kwargs import check_cache, check_generation_kwargs
 from .optimizer_options import check_direction, check_optimizer_options
@@ -234,6 +235,9 @@ class PairConfig(_Arguments):
                 f"`ddp_backend` is {self.ddp_backend}, but this is a single process. Launch several with `accelerate "
                 "launch` or `torchrun`, or leave it out."
             )
+        # transformers, too, would read JSON, and make numbers of texts such as "1.10".
+        if isinstance(self.chat_template_kwargs, str):
+            self.chat_template_kwargs = as_mapping("chat_template_kwargs", self.chat_template_kwargs)
         check_optimizer_options(self)
         check_installed("deepspeed", self.deepspeed, "deepspeed")
         metric = re.sub(r"/layer_\d+$", "", str(self.metric_for_best_model))

@@ -27,6 +27,7 @@ from ..costs.memory import LARGEST_BATCH, OPTIMIZERS, largest_batch, measure_mem
 from ..costs.operations import count_step, uncounted
 from ..costs.setup import DTYPES, Setup, make_outline
 from ..errors import ConsistencyError, ends_with_message, one_line
+from ..json_files import as_mapping
 from ..models.checks import context_of, load_config, refuse_old_names
 from ..models.embedded_models import resolve_model
 from ..trainer.run.data_checks import is_model_of_template
@@ -35,7 +36,7 @@ from .estimate_view import GIB, counted_blocks, describe
 from .json_output import one_object
 from .model_options import adapter_of, check_switched_on
 from .option_check import ON_POLICY, PAIRED, from_home
-from .parser import StrictParser, as_mapping, named_in
+from .parser import StrictParser, named_in
 from .quick_answers import source_check
 from .sources import read_options
 

@@ -34,6 +34,7 @@ from ..evaluation.answers.replies import check_markers
 from ..evaluation.dose import DOSE_PAIRS, Dose, measure_dose, sample_pairs
 from ..files import check_file, write_text
 from ..generation.answer_engine import TRANSFORMERS
+from ..json_files import as_mapping
 from ..local_names import last_name
 from ..models.checks import LOADING, check_loading, context_of, load_config
 from ..models.embedded_models import EMBEDDED, resolve_model
@@ -52,7 +53,7 @@ from .json_output import one_object
 from .lint_view import ShownPair, counts_text, dose_text, legend, page, pair_text
 from .loading import ConsistencyScriptArguments, RecipeScriptArguments, check_file_alone, get_split, load_pairs
 from .model_options import quantization_of
-from .parser import StrictParser, as_mapping, as_template_kwargs
+from .parser import StrictParser, as_template_kwargs
 
 
 # Options that only one of the trainers has.

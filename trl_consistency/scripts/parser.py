@@ -14,7 +14,7 @@ from trl.scripts.utils import DatasetConfig
 
 from ..data.pairs import template_kwargs_faults
 from ..errors import ConsistencyError, InvalidPairsError, one_line
-from ..json_files import strict_json
+from ..json_files import as_mapping
 from .option_check import OptionCheck, from_home, refuse
 from .quick_answers import answer_help
 from .sources import SOURCE_ERRORS
@@ -121,17 +121,6 @@ def _without_option(message: str, options: Container[str]) -> str:
         named = "config"
     hint = f" Did you mean `--{named} {word}`?" if named and (suffix or os.path.exists(word)) else ""
     return f"`{word}` belongs to no option.{hint}"
-
-
-def as_mapping(name: str, given: Any, where: str = "") -> dict[str, Any]:
-    """Returns an option that is a mapping in a recipe, and JSON on the command line, as a mapping."""
-    try:
-        found = strict_json(given) if isinstance(given, str) else given or {}
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise ConsistencyError(f"{where}`{name}` must be a mapping, as JSON, got {given!r}.")
-    return dict(found)
 
 
 def as_template_kwargs(option: Any) -> dict[str, Any]:
