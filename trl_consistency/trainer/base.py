@@ -324,7 +324,7 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         self.base_digest = weights_digest(model_id) if has_base else None
         check_trainable(self.model, self.accelerator)
         self.base_is_another = is_another_base(model, self.model)
-        self.trained_weights = describe_weights(self.model, self.base_is_another)
+        self.trained_weights = describe_weights(self)
         self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
         self._used_optimizer = self.optimizer  # by the last training
         self.checked_rate: tuple[str, float] | None = None
@@ -409,7 +409,7 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         self._take_out_other_precision()
         with command_lock(self.args.output_dir, self.accelerator), self._training():
             given = held_by(self.optimizer) if self._is_given_optimizer else None
-            self.trained_weights = describe_weights(self.model, self.base_is_another, given)
+            self.trained_weights = describe_weights(self, given)
             self._meter = LossMeter()
             self._metrics["train"].clear()  # of a training that was broken off
             self._saved_in = frozenset()

@@ -391,6 +391,16 @@ def test_dropout_of_the_adapter(tmp_path):
     )
 
 
+@pytest.mark.parametrize(("disable_dropout", "said"), [(True, ""), (False, ", dropout 0.05")])
+def test_dropout_that_is_disabled_is_not_named(tmp_path, disable_dropout, said):
+    lora = LoraConfig(r=4, lora_alpha=8, lora_dropout=0.05, target_modules=["q_proj"])
+    model = get_peft_model(make_model(), lora)
+    trainer = on_policy.make_trainer(tmp_path, model=model, disable_dropout=disable_dropout, max_steps=1)
+    assert trainer._card_facts()["Adapter"] == f"LoRA, rank 4, alpha 8{said}"
+    trainer.train()
+    assert trainer._card_facts()["Adapter"] == f"LoRA, rank 4, alpha 8{said}"
+
+
 def test_adapters_of_other_kinds_have_no_alpha(tmp_path):
     text, _ = card(make_trainer(tmp_path, make_model(), lora=VeraConfig(r=4, target_modules=["q_proj"])))
     assert "| Adapter | VERA, rank 4 |" in text

@@ -11,11 +11,12 @@ from .words import in_words, safe
 MERGED = "since merged into the whole weights of this model"
 
 
-def describe_weights(model: Any, base_is_another: bool = False, held: set[int] | None = None) -> dict[str, str]:
+def describe_weights(trainer: Any, held: set[int] | None = None) -> dict[str, str]:
     """
-    Returns the fact about what is trained of a model: its adapter, or the number of its own weights. `base_is_another` says that the
-    base model has other weights than those under its name. `held` are the ids of the parameters in a caller's optimizer.
+    Returns the fact about what a trainer trains: the adapter, or the number of the model's own weights. `held` are the ids of the
+    parameters in a caller's optimizer.
     """
+    model = trainer.model
     sizes = [
         (shape_of(of).numel(), of.requires_grad, of.requires_grad and (held is None or id(of) in held))
         for of in model.parameters()
@@ -25,10 +26,11 @@ def describe_weights(model: Any, base_is_another: bool = False, held: set[int] |
         config = model.peft_config[model.active_adapters[0]]
         bits = next((bits for bits in (4, 8) if getattr(model, f"is_loaded_in_{bits}bit", False)), None)
         quantised = f", on weights in {bits} bits" if bits else ""
-        other = ", **on other weights than those of the base model above**" if base_is_another else ""
+        other = ", **on other weights than those of the base model above**" if trainer.base_is_another else ""
         whole = sum(size for size, is_trainable, _ in sizes if is_trainable)
         left = f", {whole - trained:,} of its {whole:,} weights in no optimizer" if whole > trained else ""
-        return {"Adapter": f"{_describe_adapter(config)}{quantised}{left}{other}"}
+        adapter = _describe_adapter(config, getattr(trainer.args, "disable_dropout", False))
+        return {"Adapter": f"{adapter}{quantised}{left}{other}"}
     return {"Trained weights": f"{trained:,} of {sum(size for size, *_ in sizes):,}, no adapter"}
 
 
@@ -43,7 +45,7 @@ def trained_weights(trainer: Any) -> dict[str, str]:
     return facts
 
 
-def _describe_adapter(config: Any) -> str:
+def _describe_adapter(config: Any, disable_dropout: bool) -> str:
     """Describes an adapter's kind and size, and the weights that are trained beside it."""
     kind = str(getattr(config.peft_type, "value", config.peft_type))
     if kind == "LORA":
@@ -53,7 +55,8 @@ def _describe_adapter(config: Any) -> str:
     if getattr(config, "rank_pattern", None) or getattr(config, "alpha_pattern", None):
         shape += " (others in some layers)"
     shape += ", rank-stabilised" if getattr(config, "use_rslora", False) else ""
-    shape += f", dropout {dropout:g}" if (dropout := getattr(config, "lora_dropout", None)) else ""
+    dropout = 0 if disable_dropout else getattr(config, "lora_dropout", None)
+    shape += f", dropout {dropout:g}" if dropout else ""
     whole = sorted(map(safe, getattr(config, "modules_to_save", None) or ()))
     tokens = getattr(config, "trainable_token_indices", None) or ()
     tokens = sum(map(len, tokens.values())) if isinstance(tokens, dict) else len(tokens)
