@@ -187,6 +187,19 @@ def test_signal_where_the_model_is_shared_out(tmp_path, model_dir, config):
     assert torch.equal(whole, resumed)
 
 
+def test_signal_saves_the_states_beside_save_only_model(whole, tmp_path):
+    """The checkpoint that one is told to resume held only the model, and was refused."""
+    trainer = make_trainer("act", tmp_path, save_only_model=True)
+    trainer.add_callback(Send(signal.SIGTERM, step=5))
+    with pytest.raises(SystemExit):
+        trainer.train()
+    assert trainer.args.save_only_model
+    resumed = make_trainer("act", tmp_path, save_only_model=True)
+    resumed.train(resume_from_checkpoint=True)
+    assert torch.equal(weights(resumed.model), whole("act")[1])
+    assert not list(tmp_path.glob(f"checkpoint-{STEPS}/optimizer.pt"))
+
+
 def test_second_ctrl_c_ends_at_once(tmp_path):
     trainer = make_trainer("act", tmp_path)
     trainer.add_callback(Send(signal.SIGINT, step=1, times=2))

@@ -20,6 +20,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, IntervalStrategy, rotate_checkpoints
 
+from ...config.options import temporarily
 from ...errors import ConsistencyError
 from ...log import get_logger
 
@@ -233,6 +234,7 @@ class StopOnSignal(TrainerCallback):
             self.accelerator.set_trigger()
         if self.accelerator.check_trigger():
             self.is_stopping = True
+            args.save_only_model = False  # That checkpoint is to be resumed.
             control.should_save = control.should_training_stop = True
             is_at_end = args.eval_strategy == IntervalStrategy.EPOCH and float(state.epoch or 0).is_integer()
             self.cannot_choose = args.load_best_model_at_end and (control.should_evaluate or is_at_end)
@@ -284,10 +286,10 @@ def _calling_at_once(callback: Callable[[int], None]) -> Iterator[None]:
 @contextmanager
 def stopping_on_signals(trainer: Any) -> Iterator[None]:
     """Makes a signal stop the training after the current step, with a checkpoint."""
-    stop = StopOnSignal(trainer.accelerator)
+    stop, args = StopOnSignal(trainer.accelerator), trainer.args
     trainer.add_callback(stop)
     try:
-        with stop.listening():
+        with temporarily(args, save_only_model=args.save_only_model), stop.listening():
             yield
     finally:
         trainer.remove_callback(stop)
