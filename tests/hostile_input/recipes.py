@@ -29,6 +29,12 @@ CASES: list[Case] = [
         lambda room: room.train("seed: 3\nseed: 4\n"),
     ),
     Case(
+        "two names of one option",
+        "Two names of one option with different values",
+        "`gradient_checkpointing` and `activation_checkpointing` are one option, and differ. Leave one of them out.",
+        lambda room: room.train("gradient_checkpointing: false\nactivation_checkpointing: true\n"),
+    ),
+    Case(
         "a key given twice in JSON",
         "A key given twice in a mapping that is written as JSON",
         "…recipe.yaml: `chat_template_kwargs`: the key 'think' is given twice.",

@@ -30,6 +30,27 @@ def test_flags_override_the_file(tmp_path):
     assert script_args.dataset_name == "x"
 
 
+@pytest.mark.parametrize(
+    ("line", "flags", "is_on"),
+    [
+        ("activation_checkpointing: true", ["--gradient_checkpointing", "false"], False),
+        ("activation_checkpointing: true", ["--no_gradient_checkpointing"], False),
+        ("activation_checkpointing: false", ["--gradient_checkpointing"], True),
+        ("gradient_checkpointing: true", ["--activation_checkpointing", "false"], False),
+        (
+            "activation_checkpointing: true\ngradient_checkpointing: false",
+            ["--activation_checkpointing", "false"],
+            False,
+        ),
+        ("activation_checkpointing: true\ngradient_checkpointing: true", [], True),
+        ("activation_checkpointing: null\ngradient_checkpointing: false", [], False),
+    ],
+)
+def test_flags_override_an_option_by_its_other_name(tmp_path, line, flags, is_on):
+    _, args, *_ = parse(tmp_path, line, *flags)
+    assert args.activation_checkpointing is args.gradient_checkpointing is is_on
+
+
 def test_types_of_yaml_values(tmp_path):
     _, args, model_args, _ = parse(
         tmp_path,
@@ -116,6 +137,10 @@ FAULTY_YAML = {
         "unknown key under `datasets` in .*`pth`. Did you mean `path`",
     ),
     "mixture that is no list": ("datasets: pairs.jsonl", "`datasets` must be a list of mappings, each with a `path`"),
+    "two names of one option": (
+        "gradient_checkpointing: false\nactivation_checkpointing: true",
+        "`gradient_checkpointing` and `activation_checkpointing` are one option, and differ",
+    ),
     "key given twice in JSON": (
         """chat_template_kwargs: '{"think": true, "think": false}'""",
         "`chat_template_kwargs`: the key 'think' is given twice",

@@ -89,6 +89,12 @@ RESERVED_GENERATION_KWARGS = {
     "use_cache": None,
 }
 
+# TRL's options that transformers calls otherwise
+NEW_NAMES = {
+    "gradient_checkpointing": "activation_checkpointing",
+    "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
+}
+
 # Options that are secrets, and decide nothing
 TOKENS = ("hub_token", "push_to_hub_token")
 
@@ -247,10 +253,7 @@ class PairConfig(_Arguments):
         self._warn_of_worst(metric, is_lower_better or metric.endswith("loss") or self.metric_for_best_model is None)
         settle_device(self)
         # transformers' new names for TRL's options; with the old ones alone, it warns of every config.
-        for old, new in {
-            "gradient_checkpointing": "activation_checkpointing",
-            "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
-        }.items():
+        for old, new in NEW_NAMES.items():
             if new in self.__dataclass_fields__ and getattr(self, new) is None:
                 setattr(self, new, getattr(self, old))
 

@@ -12,6 +12,7 @@ from typing import Any, NoReturn, get_args, get_type_hints
 from trl import TrlParser
 from trl.scripts.utils import DatasetConfig
 
+from ..config.shared import NEW_NAMES
 from ..data.pairs import template_kwargs_faults
 from ..errors import ConsistencyError, InvalidPairsError, one_line
 from ..json_files import as_mapping
@@ -98,9 +99,14 @@ class StrictParser(TrlParser):
         """
         Takes the keys of a recipe. The user's folder replaces `~`, and numbers in lists that YAML reads as text (1e-3) become
         numbers. A single text becomes a list of one where a list of texts is wanted: PEFT would take each of its letters for an
-        item.
+        item. Of two names of one option, a flag replaces either.
         """
         values = {key: self._as_list(key, value) for key, value in from_home(kwargs).items()}
+        for old, new in NEW_NAMES.items():
+            if self.typed & {old, f"no_{old}"}:
+                values.pop(new, None)
+            elif old in values and values.get(new, values[old]) not in (None, values[old]) and new not in self.typed:
+                self.error(f"`{old}` and `{new}` are one option, and differ. Leave one of them out.")
         return super().set_defaults_with_config(**values)
 
     def _as_list(self, key: str, value: Any) -> Any:
