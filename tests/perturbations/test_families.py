@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from trl_consistency.data.choices import before_choices
 from trl_consistency.perturbations import PERTURBATIONS, Provenance, Source, draw, find_perturbations, perturb
 from trl_consistency.perturbations.registry import read_wordings
 from trl_consistency.perturbations.surface import edit_words
@@ -269,6 +270,11 @@ def test_text_that_allows_no_edit():
         "\nI. See below.\nII. See above.\n(A) crow\n(B) pike",
         "\nA\u3001乌鸦和小鸟\nB\u3001狗鱼和大鱼",
         "\n\uff08A\uff09乌鸦和小鸟\n\uff08B\uff09狗鱼和大鱼",
+        " (A) crow (B) pike (C) mole",
+        "\na) crow\nb) pike",
+        "\n1. crow\n2. pike",
+        "\n**A)** crow\n**B)** pike",
+        "\nA - crow\nB - pike",
     ],
 )
 def test_noise_leaves_written_choices_alone(name, split, choices):
@@ -280,3 +286,17 @@ def test_noise_leaves_written_choices_alone(name, split, choices):
     written = choices[choices.index("(A)") :] if "(A)" in choices else choices
     assert all(text.endswith(written) for text in texts)
     assert any(text != source.question for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("text", "before"),
+    [
+        ("1. Where is Rome?\n2. Where is Athens?", None),  # nothing before the list
+        ("What is a - b, a) or b)?", None),
+        ("Is 1.5 l more than\n2.5 l?", None),
+        ("Which?\n- crow\n- pike", None),
+        ("Which is it: [a] crow [b] pike", "Which is it:"),
+    ],
+)
+def test_text_before_choices(text, before):
+    assert before_choices(text) == (before or text)

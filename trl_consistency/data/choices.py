@@ -13,6 +13,14 @@ from .text import all_text
 LETTER = r"^\s*[(\uff08]?(?!Q[:\uff1a])([A-Z])(?:[).:](?=\s)|[\uff09\uff0e\uff1a\u3001])"
 # An "A:" with nothing after it is the mark of an answer to come.
 _CHOICE = re.compile(LETTER + r"[ \t\u3000]*(\S.*)$", re.MULTILINE)
+# Other lists: `(A) pear (B) oak` in one line, or lines that begin with `a)`, `1.`, `**A.**` or `A -`, by their first two
+_MARK = r"\**(?:[).:\]]| [-\u2013])\**(?=\s)"
+_LISTS = [
+    re.compile(
+        rf"(?:^[ \t*]*[(\[]?|(?<!\S)\**[(\[]){first}{_MARK}.+?(?<!\S)[*(\[]*{second}{_MARK}", re.MULTILINE | re.DOTALL
+    )
+    for first, second in ("AB", "ab", "12")
+]
 
 
 def choices_in(prompt: Any) -> dict[str, str]:
@@ -40,7 +48,8 @@ def user_turns(prompt: list[Any]) -> list[Any]:
 def before_choices(text: str) -> str:
     """Returns what a text says before the first choices that are written in it, or all of it without choices."""
     if not choices_in(text):
-        return text
+        starts = [found.start() for of_kind in _LISTS if (found := of_kind.search(text))]
+        return text[: min(starts, default=0)].rstrip() or text
     first = next(found for found in _CHOICE.finditer(text) if found[1] == "A")
     return text[: first.start()].rstrip()
 
