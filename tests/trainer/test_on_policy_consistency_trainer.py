@@ -289,6 +289,21 @@ def test_resumed_run_equals_an_uninterrupted_one(tmp_path, options):
         assert torch.equal(weights(whole.model), weights(resumed.model)), kill
 
 
+@pytest.mark.parametrize(("loss_type", "batch", "accumulation"), [("divergence", 8, 1), ("policy_gradient", 2, 4)])
+def test_resumed_with_batches_of_another_shape(tmp_path, loss_type, batch, accumulation):
+    """Between two steps on one batch of rollouts. Larger batches trained on a part of it alone, divided by the count of all."""
+    options = {"loss_type": loss_type, "num_iterations": 2, "max_steps": 4, "save_strategy": "steps", "save_steps": 1}
+    options |= {"lora": True, "lr_scheduler_type": "constant"}
+    pairs = make_pairs(8, completion=False)
+    shape = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+    whole = replay(make_trainer(tmp_path / "whole", pairs, **shape, **options))
+    whole.train()
+    shape = {"per_device_train_batch_size": batch, "gradient_accumulation_steps": accumulation}
+    resumed = replay(make_trainer(tmp_path / "resumed", pairs, **shape, **options))
+    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-1"))
+    assert losses(resumed) == pytest.approx(losses(whole), rel=1e-2)
+
+
 def test_formatted_rows(tmp_path):
     pairs = make_pairs(8).with_format("torch")
     make_trainer(tmp_path, pairs, eval_dataset=pairs, max_steps=1).train()

@@ -291,7 +291,8 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         self._has_compared = bool(self._has_compared) or bool(global_counts.any())
         for index, batch in enumerate(batches):
             batch["num_items_in_batch"] = global_counts[index // accumulation]
-            if self.args.loss_type == "policy_gradient" and self.args.is_off_policy:
+            is_loaded = "sampling_log_probs" in batch  # from a checkpoint
+            if self.args.loss_type == "policy_gradient" and self.args.is_off_policy and not is_loaded:
                 with torch.no_grad():
                     batch["sampling_log_probs"] = self._call_wrapped(
                         self.model_wrapped, self.rollout_loss.log_probs, batch
@@ -551,8 +552,10 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         super()._load_rng_state(checkpoint)
         if checkpoint is not None:
             self._step = self.state.global_step * self.args.gradient_accumulation_steps
-            if self._step % (self.args.steps_per_generation * self.args.num_iterations):
-                self._buffered_inputs = load_rollouts(checkpoint, self.accelerator)
+            steps = self.args.steps_per_generation
+            if self._step % (steps * self.args.num_iterations):
+                rows = self.args.per_device_train_batch_size * steps
+                self._buffered_inputs = self._split(load_rollouts(checkpoint, self.accelerator, rows))
 
     def prediction_step(
         self, model: nn.Module, inputs: Any, prediction_loss_only: bool, ignore_keys: list[str] | None = None
