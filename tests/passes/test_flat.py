@@ -8,6 +8,7 @@ from transformers import AttentionInterface, AutoModelForCausalLM, Gemma3TextCon
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from tests.helpers.architectures import CONFIGS, HYBRIDS, LOCAL_AND_GLOBAL, MULTIMODAL, SHAPE, WINDOW, add_lora, make
+from tests.helpers.every_architecture import make_tiny
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.models import kernels
 from trl_consistency.passes import flat as module
@@ -154,6 +155,12 @@ def test_multimodal_models(kind):
 def test_learned_prompts():
     prompt = PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM")
     assert refusal(get_peft_model(make("llama", "sdpa"), prompt)).startswith("a learned prompt stands before each row")
+
+
+def test_sparse_attention():
+    """Full attention took its place in texts longer than `index_topk`, longer than the sequences of the trial."""
+    expected = "makes a mask of its own, as sparse attention does, which a batch without padding leaves out"
+    assert refusal(make_tiny("deepseek_v32")) == f"`DeepseekV32Attention` {expected}"
 
 
 def test_a_window_that_attention_is_not_told():

@@ -141,6 +141,8 @@ def _reason_of_trial(backbone: Any) -> str | None:
     name = type(backbone).__name__
     try:
         difference, windows = _trial(backbone)
+    except ConsistencyError as error:
+        return str(error)
     except Exception as error:  # an unknown architecture may raise anything
         return f"`{name}` does not run on a flat batch ({type(error).__name__}: {error})"
     half = torch.is_autocast_enabled(next(backbone.parameters()).device.type) or backbone.dtype != torch.float32
@@ -172,9 +174,15 @@ def _trial(backbone: Any) -> tuple[float, dict[int, int | None]]:
 
 @contextmanager
 def _noting_windows(windows: dict[int, int | None]) -> Iterator[None]:
-    def noting(module: Any, *args: Any, **kwargs: Any) -> Any:
+    def noting(
+        module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **kwargs: Any
+    ) -> Any:
         windows[module.layer_idx] = kwargs.get("sliding_window")
-        return attend_by_sequence(module, *args, **kwargs)
+        if "cu_seq_lens_q" in kwargs and attention_mask is not None and attention_mask.numel() > 1:
+            raise ConsistencyError(
+                f"`{type(module).__name__}` makes a mask of its own, as sparse attention does, which a batch without padding leaves out"
+            )
+        return attend_by_sequence(module, query, key, value, attention_mask, **kwargs)
 
     AttentionInterface.register("sdpa", noting)
     try:
