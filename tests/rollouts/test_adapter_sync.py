@@ -392,3 +392,29 @@ def test_rollouts_after_an_evaluation_are_those_of_the_trained_weights(every, co
     ]
     assert len(told) == 3
     assert max(told) < 1e-4
+
+
+class Averaged(TrainerCallback):
+    """Puts other weights into the model for an evaluation, as callbacks do that average them."""
+
+    @torch.no_grad()
+    def _move(self, model, by):
+        for weight in model.parameters():
+            if weight.requires_grad:
+                weight.data.add_(by)
+
+    def on_step_end(self, args, state, control, model=None, **kwargs):
+        self._move(model, 0.25)
+
+    def on_evaluate(self, args, state, control, model=None, **kwargs):
+        self._move(model, -0.25)
+
+
+def test_rollouts_after_an_evaluation_of_averaged_weights(colocated, tmp_path, model_dir):  # noqa: F811
+    """The rollouts of the next step came from the average."""
+    options = {"max_steps": 3, "eval_strategy": "steps", "eval_steps": 1, "vllm_check_every": 0}
+    trainer = make_trainer(tmp_path, str(model_dir), lora(), eval_dataset=uneven_pairs(4), **options)
+    trainer.add_callback(Averaged())
+    trainer.train()
+    assert len(mismatches(trainer)) == 3
+    assert max(mismatches(trainer)) < 1e-4

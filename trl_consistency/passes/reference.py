@@ -219,6 +219,11 @@ def checksum_of(model: nn.Module, names: list[str]) -> int:
     return _checksum([weights[name] for name in names])
 
 
+def trained_checksum(model: nn.Module) -> int:
+    """Returns the checksum of the weights that are trained."""
+    return _checksum([weight for weight in _weights(model).values() if weight.requires_grad])
+
+
 def _weights(model: nn.Module) -> dict[str, Tensor]:
     """Returns the weights by name, sorted, because PEFT's `target_parameters` changes their order."""
     for module in model.modules():

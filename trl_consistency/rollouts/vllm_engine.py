@@ -5,7 +5,7 @@ sent, those of adapted layers as merged copies, one at a time.
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
@@ -28,6 +28,7 @@ from ..generation.server_requests import NO_PENALTIES, BoundedClient
 from ..generation.vllm_engine import check_room
 from ..models.adapter_checks import is_adapter_off
 from ..passes.blocks import base_model
+from ..passes.reference import trained_checksum
 from ..upstream import extra_engine_options, load_vllm_generation, vllm_options
 from .adapter_server import Server
 from .adapter_sync import (
@@ -53,8 +54,7 @@ class RolloutEngine:
 
     To send an adapted model, TRL merges the adapter into the base weights and unmerges it. This does not restore the
     same bits, and it corrupts quantized weights. Here the base weights are the reference, so either the adapter is sent
-    alone, or [`policy_weights`] are. `end_ids` are the tokens that end a rollout. `is_on_others` says whether the model has
-    other weights now than in an evaluation after the same step.
+    alone, or [`policy_weights`] are. `end_ids` are the tokens that end a rollout.
     """
 
     def __init__(
@@ -64,13 +64,12 @@ class RolloutEngine:
         processing_class: ProcessingClass,
         args: OnPolicyConsistencyConfig,
         end_ids: list[int],
-        is_on_others: Callable[[], bool] = lambda: False,
     ):
         sends_adapter = sends_adapter_alone(model, args)
         check_policy(model, accelerator, args, sends_adapter)
         dtype = compute_dtype(model, args)
         self._model, self._args, self._end_ids = model, args, end_ids
-        self._accelerator, self._is_on_others = accelerator, is_on_others
+        self._accelerator = accelerator
         self._origin = OriginCheck(model, accelerator, args, dtype) if sends_adapter and can_check(args) else None
         # Filtered tokens have other probabilities than the policy's.
         self._tells_log_probs = args.vllm_importance_sampling_correction and samples_all(args)
@@ -112,8 +111,8 @@ class RolloutEngine:
                 },
             )
         self._generation.model = model
-        # The step of the policy that the engine has, whether its adapter is off, and `is_on_others`
-        self._synced: tuple[int, bool, bool] | None = None
+        # The step of the policy that the engine has, whether its adapter is off, and the checksum of its weights
+        self._synced: tuple[int, bool, int] | None = None
         self.in_background: Future[Any] | None = None  # rollouts that are being sampled
         self.report: dict[str, float] = {}
         self._adapter_sync: AdapterSync | None = None
@@ -210,9 +209,13 @@ class RolloutEngine:
         return is_own or processes == 1
 
     def bring_policy(self, step: int) -> None:
-        """Sends the policy to the engine, unless it has that of this `step` already. Waits until the engine is free."""
+        """
+        Sends the policy to the engine, unless it has that of this `step` already. Waits until the engine is free.
+
+        Within a step the weights may change, too: averaging optimizers and callbacks put others in for an evaluation.
+        """
         self._wait()
-        policy = step, is_adapter_off(self._model), self._is_on_others()
+        policy = step, is_adapter_off(self._model), trained_checksum(self._model)
         if policy != self._synced:
             self._send(step)
             self._synced = policy

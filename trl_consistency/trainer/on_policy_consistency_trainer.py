@@ -54,7 +54,6 @@ from .card.facts import rollout_facts
 from .run.base_model import check_engine_files
 from .run.checks import check_reference_options, check_sharding, id_of, refuse_arguments, resolve_config
 from .run.data_checks import warn_of_positions
-from .run.own_optimizer import trains_on_others
 from .run.rollout_checkpoints import load_rollouts, save_rollouts
 
 
@@ -448,14 +447,7 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         return self.rollout_loss.reference
 
     def _make_engine(self) -> RolloutEngine:
-        return RolloutEngine(
-            self.model,
-            self.accelerator,
-            self.processing_class,
-            self.args,
-            list(self.eos_token_ids),
-            is_on_others=lambda: self.model.training and trains_on_others(self.optimizer),
-        )
+        return RolloutEngine(self.model, self.accelerator, self.processing_class, self.args, list(self.eos_token_ids))
 
     def _make_metrics(self) -> None:
         args = self.args

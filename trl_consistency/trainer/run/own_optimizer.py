@@ -28,12 +28,6 @@ def take_evaluated_weights(optimizer: Any) -> None:
         evaluate()
 
 
-def trains_on_others(optimizer: Any) -> bool:
-    """Whether an optimizer trains on other weights than those that it gives."""
-    own = getattr(optimizer, "optimizer", optimizer)  # accelerate's wrapper has an `eval` in any case
-    return callable(getattr(own, "eval", None))
-
-
 def describe_own_optimizer(trainer: Any) -> dict[str, Any]:
     """
     Returns the classes and the settings of the optimizer and the schedule that were given to a trainer, by name, before
