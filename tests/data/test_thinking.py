@@ -3,7 +3,7 @@ import re
 import pytest
 
 from tests.helpers.models import make_tokenizer
-from trl_consistency.data.thinking import empty_thought, thought_span
+from trl_consistency.data.thinking import empty_thought, thought_span, thought_spans
 
 
 @pytest.fixture(params=["tokens of their own", "plain text"])
@@ -95,6 +95,25 @@ def test_thought_span(tokenizer, prompt, completion, thought):
 
     start, end = thought_span(encode(prompt), encode(completion), tokenizer)
     assert encode(completion)[start:end] == encode(thought)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "completion", "left"),
+    [
+        ("", "<think>a</think>b<think>c</think>d", "bd"),
+        ("<think>", "a</think>b<think>c</think>d<think>e</think>f", "bdf"),
+        ("", "<think>a</think><think>b</think>c", "c"),
+        ("", "<think>a</think>b<think>c", "b"),
+        ("", "<think>a</think>b</think>c", "b</think>c"),
+        ("", "b", "b"),
+    ],
+)
+def test_thought_spans(tokenizer, prompt, completion, left):
+    prompt_ids, ids = (tokenizer(text=text, add_special_tokens=False)["input_ids"] for text in (prompt, completion))
+    kept = list(ids)
+    for start, end in reversed(thought_spans(prompt_ids, ids, tokenizer)):
+        del kept[start:end]
+    assert tokenizer.decode(kept) == left
 
 
 @pytest.mark.parametrize(

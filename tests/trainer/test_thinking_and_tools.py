@@ -140,6 +140,18 @@ def test_thoughts_in_rollouts(tmp_path, qwen3, enable_thinking, train_on_thinkin
     assert len(losses(trainer)) == 2
 
 
+def test_several_thoughts_in_a_rollout(tmp_path, qwen3):
+    """The second one was compared."""
+    parts = ("<think>\nHm.\n</think>", "2.", "<think>\nNo.\n</think>", "1.<|im_end|>")
+    thought, answer, second, rest = (qwen3(text)["input_ids"] for text in parts)
+    options = {"train_on_thinking": False, "max_completion_length": 64}
+    trainer = make(tmp_path, qwen3, thinking_pairs(True), "opct", **options)
+    replay(trainer, lambda prompt_ids, number: thought + answer + second + rest)
+    inputs = trainer._prepare_inputs(next(iter(trainer.get_train_dataloader())))
+    for ids, mask in zip(inputs["completion_ids"], inputs["loss_mask"], strict=True):
+        assert ids[mask.bool()].tolist() == answer + rest
+
+
 @pytest.mark.parametrize("keep_thinking", [True, False])
 def test_thoughts_in_cached_answers(tmp_path, qwen3, monkeypatch, keep_thinking):
     """The second run takes the answers from the cache, with the thoughts that are still in them."""

@@ -105,6 +105,26 @@ def thought_span(
     return 0 if start is None or start > closing.start else start, closing.end
 
 
+def thought_spans(
+    prompt_ids: list[int],
+    completion_ids: list[int],
+    tokenizer: PreTrainedTokenizerBase,
+    markers: Markers = THINKING_MARKERS,
+) -> list[tuple[int, int]]:
+    """Returns start and end of each thought in a completion: of [`thought_span`], and of those that are opened after it."""
+    start, end = thought_span(prompt_ids, completion_ids, tokenizer, markers)
+    spans: list[tuple[int, int]] = []
+    while not spans or end > spans[-1][1]:
+        spans.append((start, end))
+        # The last token of a thought may hold the beginning of the next one.
+        rest = max(end - 1, 0)
+        if (opening := _find(completion_ids[rest:], markers[0], tokenizer)) is None:
+            break
+        rest += opening.start
+        start, end = (rest + place for place in thought_span([], completion_ids[rest:], tokenizer, markers))
+    return spans
+
+
 def has_thought(
     prompt_ids: list[int],
     completion_ids: list[int],

@@ -14,7 +14,7 @@ from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
 from ..data.anchors import count_anchors
 from ..data.pairs import AnyDataset
 from ..data.repeated_stream import Passes, RepeatedStream
-from ..data.thinking import other_thought, thought_span, warnings_of_markers
+from ..data.thinking import other_thought, thought_spans, warnings_of_markers
 from ..errors import InvalidPairsError
 from ..log import get_logger
 from ..upstream import RepeatSampler, pad, repeat_iterable_dataset
@@ -147,8 +147,8 @@ def loss_mask(
         for row, (prompt_ids, prompt_mask) in enumerate(zip(*prompts, strict=True)):
             completion_ids = rollouts["completion_ids"][row, : lengths[row]].tolist()
             prompt = prompt_ids[prompt_mask.bool()].tolist()
-            start, end = thought_span(prompt, completion_ids, tokenizer, (opening, closing))
-            mask[row, start:end] = 0
+            for start, end in thought_spans(prompt, completion_ids, tokenizer, (opening, closing)):
+                mask[row, start:end] = 0
     return mask
 
 
