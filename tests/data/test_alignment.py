@@ -135,6 +135,19 @@ def test_shared_content_span_by_hand(clean_ids, perturbed_ids, content, span):
     assert shared_content_span(clean_ids, perturbed_ids, content) == span
 
 
+@pytest.mark.parametrize(
+    ("clean_ids", "perturbed_ids", "content", "within", "span"),
+    [
+        # The last copy begins with another token, as after a space. The first one was compared.
+        ([1, 5, 6, 2], [1, 5, 6, 9, 4, 6, 2], (1, 3), (5, 6), (2, 5, 1)),
+        ([1, 5, 6, 7, 8, 2], [1, 5, 6, 7, 8, 9, 4, 7, 8, 2], (1, 5), (7, 9), (3, 7, 2)),
+        ([1, 5, 6, 2], [1, 5, 6, 9, 4, 2], (1, 3), (4, 5), (1, 1, 2)),  # no token of it is the same
+    ],
+)
+def test_content_whose_core_is_not_in_the_last_copy(clean_ids, perturbed_ids, content, within, span):
+    assert shared_content_span(clean_ids, perturbed_ids, content, within) == span
+
+
 def test_padding_is_never_compared_and_unequal_lengths_align():
     """Mistake 2: the rows are aligned by their own ends."""
     assert shared_suffix([9, 1, 2, 3], [8, 8, 8, 1, 2, 3]) == Span(1, 3, 3)

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -87,7 +88,8 @@ def shared_content_span(
 ) -> Span:
     """
     Finds the last place where the perturbed prompt repeats `content`, a range of clean tokens from [`content_range`].
-    The length is 0 if there is none. If it is `within` a range of the perturbed tokens, later places do not count.
+    The length is 0 if there is none. If it is `within` a range of the perturbed tokens, other places do not count, unless no
+    token there is the same.
 
     The last place counts, because a wrong few-shot prompt asks the question twice and its first copy carries the wrong
     label. The search uses only the core of the content. Its first and last words may be tokenized differently where they
@@ -103,6 +105,11 @@ def shared_content_span(
         spans = [_grown(clean_ids, ids, content, low + place) for place in _occurrences(ids[low:high], core)]
         if spans:
             return max(spans, key=lambda span: span.length)
+        # In a short content, the words at its ends may hold all of the core.
+        there = SequenceMatcher(None, list(clean_ids[start:end]), ids[low:high], autojunk=False)
+        same = there.find_longest_match()
+        if same.size:
+            return Span(start + same.a, low + same.b, same.size)
     found = next(_occurrences(ids, core), None)
     if found is None:
         return Span(start, 0, 0)
