@@ -147,3 +147,15 @@ def test_date_of_the_day_is_told(caplog, variables, is_told):
     check_chat_template(tokenizer, sets, chat_template_kwargs=variables)
     today = f"writes the day's date into prompts ({datetime.now().strftime('%d %b %Y')})"
     assert caplog.text.count(today) == is_told
+
+
+@pytest.mark.parametrize(
+    ("clean", "perturbed", "is_told"), [([], [], True), ([SYSTEM], [], True), ([SYSTEM], [SYSTEM], False)]
+)
+def test_date_in_a_system_message_of_the_template(caplog, clean, perturbed, is_told):
+    """As Granite 3's, which it writes where the messages have none. Only the first clean prompt was looked at."""
+    own = "{% if messages[0].role != 'system' %}Today: {{ strftime_now('%d %b %Y') }}{% endif %}"
+    pair = {"clean_prompt": [SYSTEM, USER], "perturbed_prompt": [SYSTEM, USER]}
+    rows = [pair, {"clean_prompt": [*clean, USER], "perturbed_prompt": [*perturbed, USER]}]
+    check_chat_template(make_tokenizer(own + CHATML), {"train_dataset": rows})
+    assert ("writes the day's date" in caplog.text) == is_told

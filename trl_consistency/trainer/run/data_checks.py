@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from itertools import count
+from itertools import count, islice
 from typing import Any
 
 from datasets import Dataset, IterableDataset
@@ -15,7 +15,7 @@ from ...bounded_reading import read_at_most
 from ...config.consistency_config import ConsistencyConfig
 from ...data.anchors import anchor_rows, count_anchors
 from ...data.eval_sets import EvalDataset, named
-from ...data.pairs import AnyDataset, check_anchors, check_pairs, report_faults
+from ...data.pairs import AnyDataset, check_anchors, check_pairs, parse_or_none, report_faults
 from ...data.prepare import columns_of, needs_targets, row_numbers, say_replaced, unformatted, variables_of
 from ...data.rendering import (
     LONGEST_TEMPLATE,
@@ -305,29 +305,48 @@ def check_chat_template(
     Raises [`InvalidPairsError`] for chat messages without a chat template, or with one that renders the same messages
     differently each time. Warns of one that writes the day's date.
     """
-    first = {name: next(iter(dataset))["clean_prompt"] for name, dataset in datasets.items()}
-    for name, prompt in first.items():
-        if not isinstance(prompt, list):
-            continue
-        if chat_template_of(processing_class) is None:
+    template, is_told = chat_template_of(processing_class), False
+    kinds = (
+        (name, kind) for name, rows in datasets.items() for kind in _kinds_of_prompts(rows, chat_template_kwargs or {})
+    )
+    for name, (prompt, tools, variables) in kinds:
+        if template is None:
             raise InvalidPairsError(
                 f"`{name}` holds chat messages, but the tokenizer has no chat template. {ways_out} the "
                 "chat (instruct) version of the model, or give the prompts as strings."
             )
         texts: set[str] = set()
         with suppress(Exception):  # rendering all rows reports these errors
-            texts = {
-                render_text(processing_class, prompt, chat_template_kwargs=chat_template_kwargs) for _ in range(3)
-            }
+            texts = {render_text(processing_class, prompt, tools, variables) for _ in range(3)}
         if len(texts) > 1:
             raise InvalidPairsError(
                 f"`{name}`: the chat template renders the same messages differently each time, so that the two sides would "
                 "differ in more than the cue. Remove the time or the randomness from it."
             )
-        dates = {written for text in texts if (written := written_date(chat_template_of(processing_class), text))}
-        if dates and name == next(iter(first)):
+        dates = {written for text in texts if (written := written_date(template, text))}
+        if dates and not is_told:
+            is_told = True
             logger.warning(
                 f"The chat template writes the day's date into prompts ({dates.pop()}), so prompts change from day to day. Set "
                 "a fixed date in `chat_template_kwargs` if the template has a variable for it (Llama's is `date_string`), or take the "
                 "date out of the template."
             )
+
+
+def _kinds_of_prompts(
+    rows: Iterable[Mapping[str, Any]], of_run: dict[str, Any]
+) -> list[tuple[list[Any], Any, dict[str, Any]]]:
+    """
+    Returns a chat prompt of each kind in the first rows, with its tools and its template variables. A template may write a
+    system message of its own where there is none.
+    """
+    kinds: dict[Any, tuple[list[Any], Any, dict[str, Any]]] = {}
+    for row in islice(rows, 32 if isinstance(rows, IterableDataset) else 1_000):
+        tools = parse_or_none(row.get("tools"))
+        with suppress(Exception):  # rendering all rows reports these errors
+            variables = variables_of(row, of_run)
+            for prompt in (row["clean_prompt"], row.get("perturbed_prompt")):
+                if isinstance(prompt, list) and prompt:
+                    kind = (prompt[0].get("role"), bool(tools), *sorted(variables))
+                    kinds.setdefault(kind, (prompt, tools, variables))
+    return list(kinds.values())
