@@ -183,7 +183,7 @@ def make_pair(source: Source, provenance: Provenance) -> tuple[dict[str, Any], s
     row = {
         **prompts,
         # The text that both hold in one piece: the user's turn, or the question if a cue stands inside the turn. None if it is edited
-        "shared_text": next((text for text in (clean, source.question) if text in perturbed), None),
+        "shared_text": next((text for text in (clean, source.question) if intact and text in perturbed), None),
         "answer": source.answer,
         **provenance._asdict(),
         "question_intact": intact,
