@@ -292,6 +292,17 @@ def test_a_pair_of_test_is_no_held_out_one():
     assert report.repeated["answer_position"] > 3
 
 
+def test_a_pair_of_test_is_no_held_out_one_under_another_id():
+    """Each of several ids drew its own wordings, and the same question may come out."""
+    report = BuildReport()
+    rows = [{"question": "which animal barks, and which one meows", "answer": "dog", "id": id} for id in range(40)]
+    made = build(rows, ["case"], test_share=0.9, report=report)
+    test, wordings = ({json.dumps(row["perturbed_prompt"]) for row in made[of]} for of in ("test", "test_wordings"))
+    assert len(test) > 3
+    assert not test & wordings
+    assert sum(report.num_pairs().values()) + report.repeated["case"] + report.unchanged["case"] == 80
+
+
 def test_given_wrong_answer():
     rows = [{**row, "wrong_answer": row["choices"][(row["answer"] + 1) % 3]} for row in questions(9)]
     rows[4]["wrong_answer"] = None

@@ -110,7 +110,7 @@ def build_pairs(
     suggests = any(step.suggests == "wrong" for steps in chosen for step in steps)
     reader = _Reader(columns, known, chat, instruction, wrong_answer if suggests else None, report)
     splits = _Splits(test_share, report)
-    make = _PairMaker(pairs_per_source, wrong_answer, positions, seed, report)
+    make = _PairMaker(pairs_per_source, wrong_answer, positions, seed, report, held_out={})
 
     def all_pairs() -> Iterator[tuple[str, Row]]:
         for index, row in enumerate(chain([first], rows)):
@@ -232,6 +232,7 @@ class _PairMaker(NamedTuple):
     positions: Sequence[str]
     seed: int
     report: BuildReport
+    held_out: dict[int, str]  # hashes of the prompts of held-out pairs, under any id, and their split
 
     def __call__(self, source: Source, compositions: list[Steps], is_test: bool) -> Iterator[tuple[str, Row]]:
         usable = []
@@ -257,7 +258,7 @@ class _PairMaker(NamedTuple):
                 prompts = repr((row["clean_prompt"], row["perturbed_prompt"]))
                 if idle or row["clean_prompt"] == row["perturbed_prompt"]:
                     self.report.unchanged[f"{idle} in {_name(steps)}" if idle else _name(steps)] += 1
-                elif prompts in made:
+                elif prompts in made or (is_test and self.held_out.setdefault(hash(prompts), split) != split):
                     self.report.repeated[_name(steps)] += 1
                 else:
                     made.add(prompts)
