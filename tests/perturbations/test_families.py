@@ -180,18 +180,34 @@ def test_numbers_stay_whole(seed):
 
 
 @pytest.mark.parametrize("wording", ["swap 9", "drop 9", "double 9", "neighbour 9", "vowel 9", "split 9"])
-@pytest.mark.parametrize("text", ["1e10", "3x5?", "XIV", "XVIII,", "f(abc)", "ax+bx=ab", "(0xFACE)"])
+@pytest.mark.parametrize("text", ["1e10", "3x5?", "XIV", "XVIII,", "f(abc)", "ax+bx=ab", "(0xFACE)", "(ab),"])
 def test_values_have_no_typing_errors(text, wording):
     """1e10 became 110, 3x5 became 35, and Louis XIV became Louis XV, all with the answer of before."""
     assert edit_words(text, wording, random.Random(0)) == text
 
 
 @pytest.mark.parametrize(
-    "word", ["20 mcg", "5 mmol?", "mmol", "90 rpm,", "MHz,", "kWh", "2 mmHg", "mcg", "NaCl", "KOH", "pKa"]
+    "word",
+    [
+        "20 mcg",
+        "5 mmol?",
+        "mmol",
+        "90 rpm,",
+        "MHz,",
+        "kWh",
+        "2 mmHg",
+        "mcg",
+        "NaCl",
+        "KOH",
+        "pKa",
+        "Co,",
+        "(He)?",
+        "a-b-c,",
+    ],
 )
 @pytest.mark.parametrize("wording", ["swap 9", "drop 9", "double 9", "neighbour 9", "vowel 9", "split 9"])
 def test_units_and_formulas_have_no_typing_errors(word, wording):
-    """20 mcg became 20 mg, 3 kWh 3 kW and KOH KH, all with the answer of before."""
+    """20 mcg became 20 mg, 3 kWh 3 kW, KOH KH and "Co," "Cu,", all with the answer of before."""
     edited = edit_words(f"Which answer has {word} more within", wording, random.Random(0))
     assert f" {word} " in edited
     assert edited != f"Which answer has {word} more within"
@@ -212,7 +228,10 @@ def test_quoted_words_and_code_have_no_noise(name, split, quoted):
     assert any(text != question for text in made)
 
 
-@pytest.mark.parametrize("word", ["5 mg", "mg", "mcg", "2 Mb", "kW,", "MHz?", "pH", "CO", "Co", "x", "XIV", "f(abc)"])
+@pytest.mark.parametrize(
+    "word",
+    ["5 mg", "mg", "mcg", "2 Mb", "kW,", "MHz?", "pH", "CO", "Co", "KOH,", "x", "a-b,", "(ab)?", "XIV", "f(abc)"],
+)
 @pytest.mark.parametrize("wording", ["upper all", "lower all", "capitalize all", "alternate all", "swapcase all"])
 def test_units_and_symbols_keep_their_case(word, wording):
     """kW became KW, 2 Mb became 2 MB, and CO became Co, with the answer of before."""
@@ -254,6 +273,12 @@ def test_no_example_is_the_question(split):
             texts = [user_text(row) for of_row, row in rows(source, name) if of_row == split]
             assert texts
             assert not any(question in text for text in texts)
+
+
+@pytest.mark.parametrize("wording", ["drop 9", "double 9"])
+def test_marks_of_vowels_are_parts_of_words(wording):
+    """Otherwise a letter of Hindi had no other beside it, and most words no typing errors."""
+    assert edit_words("हिन्दी", wording, random.Random(0)) != "हिन्दी"
 
 
 def test_text_that_allows_no_edit():

@@ -2,6 +2,7 @@
 
 import random
 import re
+import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from itertools import accumulate
@@ -17,8 +18,8 @@ WORDINGS = read_wordings(FAMILY)
 _KEYBOARD = ("qwertyuiop", "asdfghjkl", "zxcvbnm")
 _VOWELS = "aeiou"
 _LONGEST_SYMBOL = 4  # letters of a unit or formula such as mmol
-# Digits, signs of formulas, and Roman numerals: a letter more or less makes another value, 110 of 1e10.
-_VALUE = re.compile(r"\d|[=+*/^_<>|\\]|\w\(|\b[IVXLCDM]{2,}\b")
+# Digits, signs of formulas, (ab), and Roman numerals: a letter more or less makes another value, 110 of 1e10.
+_VALUE = re.compile(r"\d|[=+*/^_<>|\\]|\w\(|\(\w{1,2}\)|\b[IVXLCDM]{2,}\b")
 # Code, and what is in quotes; an apostrophe within or after a word is none
 _QUOTED = re.compile(
     r"`[^`\n]+`|\"[^\"\n]+\"|\u201c[^\u201c\u201d\n]+\u201d|(?<!\w)['\u2018](?=\w)[^'\u2018\u2019\n]+['\u2019](?!\w)"
@@ -89,14 +90,20 @@ def _quoted_pieces(text: str, pieces: list[str]) -> set[int]:
 
 
 def _inner_letters(word: str) -> list[int]:
+    """Returns the places of letters between two others: the second one of "Co," and each of "a-b" are none."""
     if _VALUE.search(word):
         return []
-    return [index for index in range(1, len(word) - 1) if word[index].isalpha()]
+    kinds = [unicodedata.category(letter)[0] for letter in word]  # "M": the mark of a vowel, as in Hindi
+    return [i for i in range(1, len(word) - 1) if word[i].isalpha() and {kinds[i - 1], kinds[i + 1]} <= {"L", "M"}]
+
+
+def _inner_gaps(word: str) -> list[int]:
+    """Returns the places of inner letters that follow another one."""
+    return [index for index in _inner_letters(word) if index - 1 in _inner_letters(word)]
 
 
 def _swap(word: str, rng: random.Random) -> str:
-    places = [index for index in _inner_letters(word) if index + 1 in _inner_letters(word)]
-    places = [index for index in places if word[index] != word[index + 1]]
+    places = [index - 1 for index in _inner_gaps(word) if word[index - 1] != word[index]]
     if not places:
         return word
     index = rng.choice(places)
@@ -131,8 +138,8 @@ def _vowel(word: str, rng: random.Random) -> str:
 
 
 def _split(word: str, rng: random.Random) -> str:
-    places = range(2, len(word) - 1)
-    if not places or _VALUE.search(word):  # "1234" would be 12 and 34
+    places = _inner_gaps(word)
+    if not places:
         return word
     index = rng.choice(places)
     return f"{word[:index]} {word[index:]}"
@@ -144,12 +151,15 @@ def _is_in_number(before: str, after: str) -> bool:
 
 
 def _has_own_case(word: str, before: str) -> bool:
-    """Whether a word in other letters could be another one: a value, a unit (5 mg, kW, MHz) or a symbol (x, Co, CO)."""
+    """Whether a word in other letters could be another one: a value, a unit (5 mg, kW) or a symbol (x, a-b, Co, KOH)."""
     letters = [letter for letter in word if letter.isalpha()]
     # "A" and "Is" at the beginning are no symbols.
     is_short = bool(before.strip()) and (len(letters) == 1 or (len(letters) == 2 and letters[0].isupper()))
+    is_formula = 1 < len(letters) <= _LONGEST_SYMBOL and (
+        all(map(str.isupper, letters)) or re.search(r"[^\W\d_]{2}", word) is None
+    )
     is_value = before.rstrip()[-1:].isdigit() or _VALUE.search(word) is not None
-    return _is_mixed(letters) or is_short or is_value or _lacks_vowels(letters)
+    return _is_mixed(letters) or is_short or is_formula or is_value or _lacks_vowels(letters)
 
 
 def _has_own_letters(word: str, before: str) -> bool:
