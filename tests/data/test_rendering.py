@@ -175,5 +175,29 @@ def test_real_chat_templates(path):
     assert "Paris." in text(tokenizer, completion_ids)
     assert "France" not in text(tokenizer, completion_ids)
     joined = text(tokenizer, prompt_ids + completion_ids)
-    whole = text(tokenizer, tokenizer(conversation, add_special_tokens=False)["input_ids"])
+    ends = conversation.rstrip().endswith("Paris.")  # GLM-4-MoE: an answer ends where the next turn begins
+    whole = text(tokenizer, tokenizer(conversation, add_special_tokens=False)["input_ids"]) + "<|im_end|>" * ends
     assert joined == whole or joined.endswith(whole[whole.index("Paris.") :])
+
+
+CALL = {"type": "function", "function": {"name": "look_up", "arguments": {"town": "Paris"}}}
+WITHOUT_END = (
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}{% for call in message.tool_calls or [] %}"
+    "{{ call.function.name }}({{ call.function.arguments | tojson }}){% endfor %}{{ ' ' }}{% endfor %}"
+    "{% if add_generation_prompt %}assistant:{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    "answer", ["Paris.", "The tag <b>", {"role": "assistant", "content": "", "tool_calls": [CALL]}]
+)
+@pytest.mark.parametrize("prefill", ["", "It is"])
+def test_an_answer_ends_where_the_template_writes_no_end(answer, prefill):
+    """Such a model was taught not to stop. Other templates end an answer once."""
+    prompt = [*USER, {"role": "assistant", "content": prefill}] if prefill else USER
+    completion = answer if isinstance(answer, str) else [answer]
+    for template in (WITHOUT_END, WITHOUT_END.replace("{{ ' ' }}", "{{ '<|im_end|>' }}")):
+        tokenizer = make_tokenizer(template)
+        ids = render_completion(tokenizer, prompt, completion)
+        assert ids.count(tokenizer.eos_token_id) == 1
+        assert text(tokenizer, ids).rstrip().endswith("<|im_end|>")

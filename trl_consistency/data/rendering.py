@@ -208,12 +208,37 @@ def render_completion(
     Renders a given completion to the token ids that follow `prompt_ids`, by default `render_prompt(prompt)`.
 
     The whole conversation goes through the chat template, and the ids of the answer include the end-of-turn token.
-    After a string prompt, the end-of-sequence token is added. If the end of the prompt would merge with the completion
+    After a string prompt, or if the template writes nothing after an answer, the end-of-sequence token is added. If the end of the prompt would merge with the completion
     into one token, the completion is tokenized on its own, because at inference the prompt's tokens are already fixed.
     """
-    tokenizer = get_tokenizer(processing_class)
     if prompt_ids is None:
         prompt_ids = render_prompt(processing_class, prompt, tools, chat_template_kwargs)
+    ids = _completion_ids(processing_class, prompt, completion, tools, chat_template_kwargs, prompt_ids)
+    tokenizer = get_tokenizer(processing_class)
+    if isinstance(prompt, str) or tokenizer.eos_token_id is None:
+        return ids
+    answer = {"content": completion} if isinstance(completion, str) else completion[0]
+    may_lack_end = answer.get("tool_calls") or tokenizer.decode(ids[-4:]).rstrip().endswith(
+        message_text(answer).rstrip()[-1:]
+    )
+    if may_lack_end:  # GLM-4.5: the next turn begins right behind an answer
+        whole = _apply_chat_template(
+            processing_class, _append(prompt, SENTINEL), tools, chat_template_kwargs, tokenize=False, is_complete=True
+        )
+        if whole.rstrip().endswith(SENTINEL):
+            return [*ids, tokenizer.eos_token_id]
+    return ids
+
+
+def _completion_ids(
+    processing_class: ProcessingClass,
+    prompt: Prompt,
+    completion: Prompt,
+    tools: list[dict] | None,
+    chat_template_kwargs: dict[str, Any] | None,
+    prompt_ids: list[int],
+) -> list[int]:
+    tokenizer = get_tokenizer(processing_class)
 
     def render_whole(tokenize: bool) -> Any:
         if isinstance(prompt, str):
