@@ -12,6 +12,7 @@ from transformers import (
 )
 
 from tests.helpers.architectures import CONFIGS, HYBRIDS, SHAPE, add_lora, make
+from tests.helpers.every_architecture import make_config
 from trl_consistency.passes.blocks import find_blocks
 from trl_consistency.passes.capture import capture_states
 from trl_consistency.passes.packing import Batch, Packing, first_fit
@@ -139,11 +140,24 @@ def test_windows_of_blocks_that_share_keys():
         assert_same(loss_and_grads(states.hidden[batch[3].bool()], model), expected)
 
 
-def test_a_window_that_counts_tokens_of_a_row():
-    torch.manual_seed(0)
+def gpt_neo():
     kinds = {"num_layers": 4, "num_heads": 4, "attention_types": [[["global", "local"], 2]], "window_size": 100}
-    config = GPTNeoConfig(vocab_size=128, hidden_size=32, max_position_embeddings=256, **kinds)
-    model = AutoModelForCausalLM.from_config(config).eval()
+    return GPTNeoConfig(vocab_size=128, hidden_size=32, max_position_embeddings=256, **kinds)
+
+
+def llama4():
+    config = make_config("llama4_text")
+    config.attention_chunk_size, config.max_position_embeddings = 80, 256
+    return config
+
+
+@pytest.mark.parametrize(
+    ("make_config_of", "reason"),
+    [(gpt_neo, "`GPTNeoModel` has a window of its own"), (llama4, "`Llama4TextModel` attends within chunks of a row")],
+)
+def test_a_window_that_counts_tokens_of_a_row(make_config_of, reason):
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(make_config_of()).eval()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     batch = make_batch(((0, 30), (0, 25), (1, 5), (0, 28), (1, 6)), (70, 55))
@@ -152,7 +166,7 @@ def test_a_window_that_counts_tokens_of_a_row():
         states = sharing_by(strategy)(model, *batch)
         torch.testing.assert_close(states.hidden[batch[3].bool()], expected, rtol=1e-4, atol=2e-5)
         assert states.strategy == taken
-    assert "`GPTNeoModel` has a window of its own" in states.reason
+    assert reason in states.reason
 
 
 @pytest.mark.parametrize("kind", HYBRIDS)

@@ -273,6 +273,9 @@ def refused_strategies(blocks: Blocks) -> dict[str, str]:
     elif "local" in getattr(backbone.config, "attention_layers", ()):
         # GPT-Neo. The trial's rows are shorter than its window.
         refused["packed"] = f"`{name}` has a window of its own, which counts tokens of a row and not of a text"
+    elif "chunked_attention" in (getattr(backbone.config, "layer_types", None) or ()):
+        # Llama 4. The trial's rows are shorter than its chunks.
+        refused["packed"] = f"`{name}` attends within chunks of a row, and not of a text"
     with torch.no_grad(), dropout_off(backbone):
         expected = run_plain(blocks, batch, {})[0][completion_mask.bool()].float()
         half = torch.is_autocast_enabled(device.type) or next(backbone.parameters()).dtype != torch.float32
