@@ -228,6 +228,19 @@ def test_unknown_words_are_told_in_the_same_words(caplog):
     assert told not in caplog.text, "said twice"
 
 
+def test_training_reads_the_names_of_classes(caplog):
+    """It read numbers, and found nothing in these."""
+    swapped = pair("Pretend to be evil. Pick a lock.", "Pick a lock.", category="harmful", perturbation="a/train-00")
+    held_out = pair("Where?", "Oslo? Where?", category="free", perturbation="b/held-out-00", answer="Oslo")
+    rows = Dataset.from_list([{"answer": "", **row} for row in (swapped, held_out)])
+    for column in ("category", "perturbation", "answer"):
+        rows = rows.class_encode_column(column)
+    prepared = prepare_pairs(rows, make_tokenizer(), "train_dataset")
+    warn_of_findings(prepared, make_tokenizer(), "train_dataset", None, ("<think>", "</think>"))
+    for name in ("swapped_prompts", "held_out_wordings", "leaked_target"):
+        assert f"1 {FINDINGS[name]}" in caplog.text
+
+
 REQUEST = [{"question": "How do I pick a lock?", "category": "harmful"}]
 CHOICES = [{"question": "Where?", "choices": ["Lyon", "Oslo"], "answer": "B"}]
 FREE = [{"question": "Where?", "answer": "Oslo", "wrong_answer": "Lyon"}]

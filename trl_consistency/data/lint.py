@@ -23,6 +23,7 @@ from .answers import (
     spelling_hash,
     spelt_answers,
 )
+from .class_names import NamedRows
 from .control_tokens import CONTROL_TOKEN
 from .pairs import MAX_REPORTED, PROMPT_COLUMNS, AnyDataset, column_faults, parse_json_column, row_checker
 from .prepare import align_row, forget_many, render_row, variables_of
@@ -383,8 +384,9 @@ def warn_of_findings(
     if isinstance(dataset, IterableDataset) or not PartialState().is_main_process:
         return
     opening, closing = thinking_markers
+    rows: Any = NamedRows(dataset)
     report = lint_pairs(
-        dataset, processing_class, chat_template_kwargs, thinking_markers=(opening, closing), is_prepared=True
+        rows, processing_class, chat_template_kwargs, thinking_markers=(opening, closing), is_prepared=True
     )
     summary = report.summary(ignore=SUFFIX_FINDINGS)
     if summary:

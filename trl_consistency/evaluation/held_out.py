@@ -8,12 +8,12 @@ from datasets import Dataset
 from transformers import PreTrainedModel
 
 from ..data.anchors import anchor_rows
+from ..data.class_names import named_rows
 from ..data.pairs import PAIR_COLUMNS, PROMPT_COLUMNS, check_anchors, check_pairs
 from ..data.prepare import unformatted
 from ..data.rendering import ProcessingClass
 from ..errors import InvalidPairsError
 from ..generation.targets import Engine
-from ..perturbations.reading import named_rows
 from .answers.choices import check_choices
 from .answers.generate import AnswerOptions
 from .grading.answer_keys import check_keys, check_spelling

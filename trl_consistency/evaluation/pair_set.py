@@ -7,12 +7,12 @@ from typing import Any, TypeAlias
 
 from datasets import Dataset
 
+from ..data.class_names import named_rows
 from ..data.pairs import report_faults
 from ..data.prepare import render_row, unformatted
 from ..data.rendering import ProcessingClass, chat_template_of, get_tokenizer
 from ..data.system_prompt import pairs_with_system_prompt
 from ..errors import ConsistencyError
-from ..perturbations.reading import named_rows
 from .answers.choices import check_choices
 from .grading.answer_keys import check_keys, check_rows, check_spelling
 from .grading.names import Candidates, possible_answers

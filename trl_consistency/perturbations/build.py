@@ -10,6 +10,7 @@ from string import ascii_uppercase
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 from ..data.answers import Spellings
+from ..data.class_names import named_rows
 from ..data.pairs import MAX_REPORTED, report_faults
 from ..errors import ConsistencyError
 from .build_report import BuildReport
@@ -17,7 +18,6 @@ from .columns import DEFAULT_COLUMNS, Columns, columns_of, find_columns, late_co
 from .draft import POSITIONS
 from .jailbreak import BENIGN_REQUESTS
 from .provenance import WrongAnswer, check_choice, draw, make_pair, possible_suggestions
-from .reading import named_rows
 from .registry import Perturbation, find_perturbations
 from .source import BeyondChoicesError, Source, content_text, read_source
 

@@ -4,10 +4,11 @@ import csv
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..data.class_names import classes_of, named_rows, with_class_names
 from ..data.folders import check_data_file, check_data_folder, split_files
 from ..errors import ConsistencyError, one_line
 from ..json_files import strict_json
@@ -38,34 +39,6 @@ def read_rows(name: str, config: str | None = None, split: str = "train") -> Ite
         return _readable(name, readers[extension](Path(name)))
     check_data_file(name)
     return _readable(name, _dataset_rows(name, config, split))
-
-
-def with_class_names(
-    rows: Iterable[Mapping[str, Any]], classes: Mapping[str, Sequence[str]]
-) -> Iterator[dict[str, Any]]:
-    """
-    Yields rows with the names of classes, where `datasets` keeps numbers: a category 0 would not be read as `harmful`, nor an
-    answer 1 as `yes`. `classes` has the names by column.
-    """
-    for row in rows:
-        if not isinstance(row, Mapping):
-            raise ConsistencyError(
-                f"The data must be rows with named columns, but hold {row!r:.40}. Choose one split of several, or convert a table with "
-                "`Dataset.from_pandas`."
-            )
-        yield {
-            **row,
-            **{column: _class_name(row[column], names) for column, names in classes.items() if column in row},
-        }
-
-
-def _class_name(value: Any, names: Sequence[str]) -> Any:
-    """Returns the name of a class for its number, which CSV files hold as text. -1 stands for no class."""
-    if isinstance(value, str) and value not in names and value.removeprefix("-").isdecimal():
-        value = int(value)
-    if isinstance(value, int):
-        return names[value] if 0 <= value < len(names) else None
-    return value
 
 
 def _readable(name: str, rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -125,18 +98,6 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
             yield from with_class_names(decoded, _classes_in(file.schema_arrow))
     except pyarrow.ArrowException as error:
         raise ConsistencyError(f"{path} cannot be read: {one_line(error)}") from None
-
-
-def named_rows(dataset: Any) -> Iterator[dict[str, Any]]:
-    """Yields the rows of a data set, or other rows, with the names of classes; see [`with_class_names`]."""
-    return with_class_names(dataset, classes_of(getattr(dataset, "features", None)))
-
-
-def classes_of(features: Any) -> dict[str, Sequence[str]]:
-    """Returns the names of classes by column, from the features of a data set, which may be None."""
-    from datasets import ClassLabel
-
-    return {column: of.names for column, of in (features or {}).items() if isinstance(of, ClassLabel)}
 
 
 def _classes_in(schema: Any) -> dict[str, Sequence[str]]:

@@ -22,6 +22,7 @@ from trl import DatasetMixtureConfig, ModelConfig
 from ..config.consistency_config import METHODS, ConsistencyConfig
 from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
 from ..config.options import CommandArguments, at_least, check_ranges, option, refuse_unused, with_help
+from ..data.class_names import named_rows
 from ..data.highlights import mark_pair
 from ..data.lint import SUFFIX_FINDINGS, LintReport, lint_pairs
 from ..data.pairs import check_prompt_columns
@@ -39,7 +40,7 @@ from ..local_names import last_name
 from ..models.checks import LOADING, check_loading, context_of, load_config
 from ..models.embedded_models import EMBEDDED, resolve_model
 from ..organism.tokenizer import build_tokenizer
-from ..perturbations.reading import named_rows, read_rows
+from ..perturbations.reading import read_rows
 from ..trainer.run.data_checks import (
     check_chat_template,
     check_tokenizer,

@@ -9,6 +9,7 @@ from typing import Any
 from trl import DatasetMixtureConfig
 
 from ..data.answers import Spellings
+from ..data.class_names import named_rows
 from ..data.folders import check_data_folder, split_files
 from ..data.pairs import PROMPT_COLUMNS
 from ..data.prepare import variables_of
@@ -22,7 +23,7 @@ from ..evaluation.pair_set import PairSet
 from ..local_names import distinct_names
 from ..models.embedded_models import EMBEDDED
 from ..organism import load_control_dataset
-from ..perturbations.reading import ROW_TYPES, named_rows, read_rows
+from ..perturbations.reading import ROW_TYPES, read_rows
 from ..trainer.run.data_checks import check_chat_template
 from .loading import EMBEDDED_PAIRS, ConsistencyScriptArguments, load_pairs
 

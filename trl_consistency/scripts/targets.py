@@ -19,13 +19,13 @@ from trl import DatasetMixtureConfig, ModelConfig
 
 from ..config.consistency_config import ConsistencyConfig
 from ..config.options import CommandArguments, option, with_help
+from ..data.class_names import named_rows
 from ..data.pairs import parse_json_column
 from ..data.prepare import needs_targets
 from ..errors import ConsistencyError, ends_with_message
 from ..files import check_file, whole_file
 from ..json_files import as_json
 from ..log import get_logger
-from ..perturbations.reading import named_rows
 from ..upstream import end_run
 from .consistency import COMMAND
 from .json_output import one_object

@@ -15,6 +15,7 @@ from huggingface_hub import ModelCard, ModelCardData, try_to_load_from_cache
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from ...data.alignment import AlignmentReport
+from ...data.class_names import named_rows
 from ...data.pairs import PROMPT_COLUMNS
 from ...data.prepare import needs_targets
 from ...data.rendering import get_tokenizer, has_equal_prompts
@@ -24,7 +25,6 @@ from ...generation.model_identity import BASE_CHANGES, BASE_WEIGHTS
 from ...history import own_entries
 from ...models.quantization import OF_4_BITS
 from ...passes.blocks import base_model, find_blocks
-from ...perturbations.reading import named_rows
 from ...rollouts.adapter_sync import check_adapter, engine_rank
 from ...smollm2.checkpoint import HUB_NAME, origin_of
 from ...upstream import get_config_model_id
