@@ -188,6 +188,24 @@ def test_a_text_that_mentions_a_marker_opens_no_thought():
     assert lint_pairs([row], make_tokenizer()).findings["thinking_differs"] == []
 
 
+# As SmolLM3 has it: a word in the system message closes the thought before the answer.
+SWITCHED = CHATML + (
+    "{% if add_generation_prompt and messages[0].role == 'system' and '/no_think' in messages[0].content %}"
+    "{{ '<think>\n\n</think>\n' }}{% endif %}"
+)
+
+
+def test_a_system_message_that_turns_thinking_off():
+    """Its contents had no part in what the template writes before an answer."""
+    thinks, answers = (system(f"Be brief. /{mode}", user("Where?")) for mode in ("think", "no_think"))
+    cued = [*answers[:1], *user("Where? Or Lyon")]
+    rows = [pair(thinks, answers), pair(answers, user("Where?")), pair(answers, answers), pair(answers, cued)]
+    findings = lint_pairs(rows, make_tokenizer(SWITCHED)).findings
+    assert findings["thinking_differs"] == [0, 1]
+    both = [pair(thinks, [*thinks[:1], *user("Where? Or Lyon")]), pair(answers, cued)]
+    assert lint_pairs(both, make_tokenizer(SWITCHED)).findings["header_only"] == [0, 1]
+
+
 def test_every_finding_has_a_planted_fault():
     assert {name for name, _, _ in FAULTS.values()} == set(FINDINGS)
 

@@ -255,7 +255,8 @@ def header_length(
     header. Prompts share these tokens even if their contents differ. The count is 0 for a string prompt and for an
     assistant turn to be continued.
 
-    It depends on the template, its variables and the role of the last message, not on the messages' contents.
+    It depends on the template, its variables, the system message (SmolLM3's `/no_think`) and the role of the last message,
+    not on the contents of the others.
     """
     if isinstance(prompt, str) or is_prefilled(prompt):
         return 0

@@ -88,6 +88,9 @@ _DENYING = ("denied_answer/", "are_you_sure/")
 
 _EMPTY = "a prompt is empty or blank"
 
+# SmolLM3, Nemotron
+_SWITCH = re.compile(r"/(?:no_?)?think\b")
+
 _UNSPACED = re.compile(f"[{UNSPACED}{PARTICLES}]")
 
 
@@ -196,7 +199,7 @@ class _Linter:
 
     def _frame(self, messages: list[dict], tools: Any, kwargs: dict[str, Any]) -> _Frame | None:
         """Returns None if the template refuses or leaves out the stand-ins for the messages' contents."""
-        stand_ins = [{**message, "content": SENTINEL} for message in messages]
+        stand_ins = [{**message, "content": _stand_in(message)} for message in messages]
         key = repr((stand_ins, tools, kwargs))
         if key not in self.frames:
             forget_many(self.frames)
@@ -422,6 +425,12 @@ def _rendered(
 def is_empty(row: Mapping[str, Any]) -> bool:
     """Whether one of the two prompts has no text at all."""
     return not all(all_text(row.get(column)).strip() for column in PROMPT_COLUMNS)
+
+
+def _stand_in(message: dict[str, Any]) -> str:
+    """Returns a stand-in for a message's content, with what turns thinking on or off in the system messages of some models."""
+    switches = _SWITCH.findall(message_text(message)) if message["role"] == "system" else []
+    return " ".join([SENTINEL, *switches])
 
 
 def _is_shortened(text: str, longer: str) -> bool:

@@ -31,6 +31,7 @@ from .rendering import (
     chat_template_of,
     get_tokenizer,
     has_equal_prompts,
+    message_text,
     render_completion,
     render_prompt,
 )
@@ -456,8 +457,10 @@ def align_row(
     prompt, clean_ids, perturbed_ids = row["clean_prompt"], row["clean_ids"], row["perturbed_ids"]
     tools = parse_json_column(row.get("tools"))
     kwargs = variables_of(row, chat_template_kwargs)
-    # The header is the same for all rows with the same template variables and the same last role.
-    key = repr((kwargs, tools, prompt[-1]["role"] if isinstance(prompt, list) else None))
+    # The header is the same for all rows with the same template variables, system messages and last role.
+    messages = prompt if isinstance(prompt, list) else []
+    systems = [message_text(message) for message in messages if message["role"] == "system"]
+    key = repr((kwargs, tools, systems, messages[-1]["role"] if messages else None))
     if key not in headers:
         forget_many(headers)
         headers[key] = header_length(processing_class, prompt, tools, kwargs)
