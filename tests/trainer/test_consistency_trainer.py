@@ -10,7 +10,7 @@ from transformers import LlamaForCausalLM, TrainingArguments
 from trl import SFTConfig, SFTTrainer
 
 from tests.helpers.by_method import trainer_of
-from tests.helpers.models import CHATML, make_config, make_model, make_pairs, make_tokenizer
+from tests.helpers.models import CHATML, QUIET, make_config, make_model, make_pairs, make_tokenizer
 from tests.helpers.paired import make_trainer, oracle
 from tests.helpers.runs import LORA, losses, trained_weights
 from trl_consistency import (
@@ -638,3 +638,22 @@ def test_the_callers_tokenizer_keeps_its_template_and_end_token(tmp_path, option
     first, second = rows("first", **{option: value}), rows("second")
     assert (tokenizer.chat_template, tokenizer.eos_token) == before
     assert first != second
+
+
+@pytest.mark.parametrize(
+    ("begun", "method", "options", "is_warned"),
+    [
+        ("To begin with,", "bct", {"completion": "I can't."}, True),
+        ("To begin with,", "kl", {}, True),  # a target that is generated later
+        ("To begin with:\n", "bct", {"completion": "I can't."}, False),
+        ("\u5f53\u7136", "bct", {"completion": "I can't."}, False),  # Chinese has no spaces
+        ("To begin with,", "mlpct", {"shared_text": "Where?"}, False),
+    ],
+)
+def test_a_target_right_behind_a_prefill_is_said(tmp_path, caplog, begun, method, options, is_warned):
+    asked = [{"role": "user", "content": "Where?"}]
+    row = {"clean_prompt": asked, "perturbed_prompt": [*asked, {"role": "assistant", "content": begun}], **options}
+    rows = Dataset.from_list([{**row, "perturbed_prompt": asked}, row])
+    args = ConsistencyConfig(output_dir=str(tmp_path), method=method, **QUIET)
+    ConsistencyTrainer(model=make_model(), args=args, train_dataset=rows, processing_class=make_tokenizer())
+    assert ("row 1 has a prefill on its perturbed side alone" in caplog.text) == is_warned

@@ -59,6 +59,7 @@ from .run.data_checks import (
     read_template,
     refuse_end_of_template,
     warn_of_positions,
+    warn_of_seams,
     with_checked_thoughts,
 )
 from .run.output_checks import check_output_dir
@@ -423,6 +424,8 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             thinking_markers=tuple(args.thinking_markers),
         )
         dataset = with_checked_thoughts(dataset, name, get_tokenizer(processing_class), args)
+        if args.needs_completions and name == "train_dataset":
+            warn_of_seams(dataset, name, get_tokenizer(processing_class))
         if args.needs_shared_span:
             kinds = {"suffix": args.compares_suffix, "content_span": args.compares_content}
             dataset, reports = align_pairs(

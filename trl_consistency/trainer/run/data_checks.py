@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -22,10 +23,12 @@ from ...data.rendering import (
     ProcessingClass,
     chat_template_of,
     get_tokenizer,
+    is_prefilled,
     load_processing_class,
     render_text,
 )
 from ...data.template_check import written_date
+from ...data.text import UNSPACED
 from ...data.thinking import has_thought, other_thought
 from ...errors import ConsistencyError, InvalidPairsError, one_line
 from ...log import get_logger
@@ -183,6 +186,27 @@ def with_checked_thoughts(dataset: AnyDataset, name: str, tokenizer: Any, args: 
     faults = [(int(number), fault) for number, row in zip(numbers, rows, strict=True) for fault in check(row)]
     report_faults(faults, name, len(dataset))
     return dataset
+
+
+def warn_of_seams(dataset: AnyDataset, name: str, tokenizer: Any) -> None:
+    """Logs a warning of the first row whose target follows the last word of a prefill that its clean prompt does not have."""
+    if isinstance(dataset, IterableDataset):
+        return
+    prompts = dataset.select_columns(["clean_prompt", "perturbed_prompt"])
+    for place, (number, sides) in enumerate(zip(row_numbers(dataset), prompts, strict=True)):
+        if not is_prefilled(sides["perturbed_prompt"]) or is_prefilled(sides["clean_prompt"]):
+            continue
+        row = dataset[place]
+        begun, target = (
+            tokenizer.decode(ids) for ids in (row["perturbed_ids"], (row.get("completion_ids") or [])[:8])
+        )
+        if re.search(rf"[^\s{UNSPACED}]\Z", begun) and target[:1].strip() == target[:1]:
+            logger.warning(
+                f"`{name}`: row {number} has a prefill on its perturbed side alone, and the target follows its last word without a "
+                f"space ({begun[-20:] + target[:20]!r}), since both prompts have the same target. End the prefill with a line break, "
+                "if the chat template keeps it, or leave such rows to OPCT."
+            )
+            return
 
 
 def _thought_faults(row: dict[str, Any], tokenizer: Any, thinking_markers: tuple[str, str]) -> list[str]:
