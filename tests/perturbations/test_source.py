@@ -73,6 +73,11 @@ def test_a_choice_that_differs_from_the_right_one_in_spaces_is_not_wrong():
     assert read({**MC, "choices": ["cow", "dog", "cow "], "answer": 0}).wrong_answers == ("B",)
 
 
+def test_names_that_begin_with_initials_have_no_letters_of_their_own():
+    source = read({**MC, "choices": ["A.J. Foyt", "B.B. King"], "answer": "A"})
+    assert source.choices == ("A.J. Foyt", "B.B. King")
+
+
 def test_characters_are_spelled_in_one_way():
     """`é` as one code point and as two are the same letter: a choice is found by either, and answers compare."""
     composed, decomposed = "caf\u00e9", "cafe\u0301"
@@ -149,6 +154,9 @@ FAULTS = {
         "`choices` begin with letters of their own, such as '\\(A\\) dog'",
     ),
     "own letters with points": ({**MC, "choices": ["A. dog", "B. cow"]}, "begin with letters of their own"),
+    "own letters without spaces": ({**MC, "choices": ["A)21", "B)21.5"]}, "begin with letters of their own"),
+    "own letters before numbers": ({**MC, "choices": ["A.21", "B.21.5"]}, "begin with letters of their own"),
+    "small letters of their own": ({**MC, "choices": ["a) dog", "b) cow"]}, "begin with letters of their own"),
     "a choice in words beside a letter": (
         {"question": "Which barks?\n(A) dog\n(B) cow", "answer": "A", "wrong_answers": ["cow"]},
         "`wrong_answers` holds 'cow', and `answer` is the letter 'A' of a choice in the question: write the letter of each answer",

@@ -256,7 +256,10 @@ def _read_choices(row: Mapping[str, Any], columns: tuple[str, ...]) -> _Choices:
     if twice := next((label for label in labels if labels.count(label) > 1), None):
         raise ConsistencyError(f"`{name}` has the label {twice!r} twice")
     texts = tuple(map(_text, values))
-    if all(re.match(rf"\s*\(?{of}[).:]\s", text) for of, text in zip(ascii_uppercase, texts, strict=False)):
+    # "B.B. King" is a name.
+    if all(
+        re.match(rf"(?i)\s*\(?{of}([):]|\.[\s\d])", text) for of, text in zip(ascii_uppercase, texts, strict=False)
+    ):
         raise ConsistencyError(f"`{name}` begin with letters of their own, such as {texts[0]!r:.40}: leave these out")
     if inner := next((text for text in texts if re.search(r"\n\s*\(?[A-Z][).:]\s", text)), None):
         raise ConsistencyError(
