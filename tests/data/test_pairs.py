@@ -43,6 +43,10 @@ FAULTS = {
     "blank prefill": ({"clean_prompt": [*USER, {"role": "assistant", "content": ""}]}, "message 1 (assistant)"),
     "content of a number": ({"clean_prompt": [{"role": "user", "content": 3}]}, "`content` of type `int`"),
     "image": ({"clean_prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "other than text"),
+    "ends with a turn of the model": (
+        {**GOOD, "perturbed_prompt": [*USER, {"role": "model", "content": "Sure,"}]},
+        "ends with a turn of the role `model`, which would not be continued: write `assistant`",
+    ),
     "ends with a tool call": (
         {"clean_prompt": [*USER, {"role": "assistant", "content": None, "tool_calls": [{"function": {}}]}]},
         "ends with an assistant tool call",

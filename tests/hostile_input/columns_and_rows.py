@@ -120,6 +120,14 @@ CASES: list[Case] = [
         lambda room: room.trainer([{"clean_prompt": ["x"], "perturbed_prompt": ["y"]}]),
     ),
     Case(
+        "a turn of the model",
+        "A prompt that ends with a turn of the role `model`, and not `assistant`",
+        "…row 0: `perturbed_prompt` ends with a turn of the role `model`, which would not be continued: write `assistant`…",
+        lambda room: room.trainer(
+            [CHAT | {"perturbed_prompt": [{"role": "user", "content": "?"}, {"role": "model", "content": "It is"}]}]
+        ),
+    ),
+    Case(
         "open tool call",
         "A prompt that ends with a tool call",
         "…row 0: `clean_prompt` ends with an assistant tool call, which cannot be continued: add the tool's answer…",

@@ -257,7 +257,10 @@ def _prompt_faults(prompt: Any) -> Iterator[str]:
             fault = message_fault(message)
             if fault:
                 yield f"message {position} {fault}"
-        if isinstance(prompt[-1], dict) and prompt[-1].get("role") == "assistant" and prompt[-1].get("tool_calls"):
+        last = prompt[-1] if isinstance(prompt[-1], dict) else {}
+        if last.get("role") == "model":
+            yield "ends with a turn of the role `model`, which would not be continued: write `assistant`"
+        if last.get("role") == "assistant" and last.get("tool_calls"):
             yield "ends with an assistant tool call, which cannot be continued: add the tool's answer"
 
 
