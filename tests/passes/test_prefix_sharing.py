@@ -465,6 +465,16 @@ def test_generation_continues_from_shared_prompts(kind, attention):
     assert counts[-7:] == [3 * (prompt_ids.shape[1] - 1), *[len(prompt_ids)] * 6]
 
 
+def test_generation_from_shared_prompts_after_other_rows():
+    """Such a model keeps something of each row of the last `generate`, and batches of another size ended in an error."""
+    model = make("qwen2_5_vl", "sdpa").eval()
+    batches = [make_batch(rows, extra=0)[:2] for rows in (ROWS, ROWS[:3])]
+    expected = [greedy(model, *batch) for batch in batches]
+    with PrefixSharing().in_generation(model):
+        for batch, tokens in zip(batches, expected, strict=True):
+            assert torch.equal(greedy(model, *batch), tokens)
+
+
 @pytest.mark.parametrize(
     ("sharing", "rows", "options"),
     [

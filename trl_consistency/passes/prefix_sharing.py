@@ -173,6 +173,10 @@ class PrefixSharing:
         if "cache" in self.refused:
             return None
         cache, _ = run_prompts(blocks, prompts, mask, {})
+        for module in model.modules():
+            # Where a cache is given, models with multimodal positions add what the last `generate` kept of its own rows.
+            if getattr(module, "rope_deltas", None) is not None:
+                vars(module)["rope_deltas"] = None
         return cache.of_rows(rows)
 
     def _takes_cache(self, blocks: Blocks, batch: Batch, reasons: list[str]) -> bool:
