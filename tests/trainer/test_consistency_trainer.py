@@ -643,6 +643,7 @@ def test_the_callers_tokenizer_keeps_its_template_and_end_token(tmp_path, option
 @pytest.mark.parametrize(
     ("begun", "method", "options", "is_warned"),
     [
+        ("To begin with,", "kl", {"header": "assistant:"}, False),  # a generated target may begin with a space there
         ("To begin with,", "bct", {"completion": "I can't."}, True),
         ("To begin with,", "kl", {}, True),  # a target that is generated later
         ("To begin with:\n", "bct", {"completion": "I can't."}, False),
@@ -652,8 +653,9 @@ def test_the_callers_tokenizer_keeps_its_template_and_end_token(tmp_path, option
 )
 def test_a_target_right_behind_a_prefill_is_said(tmp_path, caplog, begun, method, options, is_warned):
     asked = [{"role": "user", "content": "Where?"}]
+    template = CHATML.replace("assistant\n", options.get("header", "assistant\n"))
     row = {"clean_prompt": asked, "perturbed_prompt": [*asked, {"role": "assistant", "content": begun}], **options}
     rows = Dataset.from_list([{**row, "perturbed_prompt": asked}, row])
     args = ConsistencyConfig(output_dir=str(tmp_path), method=method, **QUIET)
-    ConsistencyTrainer(model=make_model(), args=args, train_dataset=rows, processing_class=make_tokenizer())
+    ConsistencyTrainer(model=make_model(), args=args, train_dataset=rows, processing_class=make_tokenizer(template))
     assert ("row 1 has a prefill on its perturbed side alone" in caplog.text) == is_warned

@@ -197,10 +197,11 @@ def warn_of_seams(dataset: AnyDataset, name: str, tokenizer: Any) -> None:
         if not is_prefilled(sides["perturbed_prompt"]) or is_prefilled(sides["clean_prompt"]):
             continue
         row = dataset[place]
-        begun, target = (
-            tokenizer.decode(ids) for ids in (row["perturbed_ids"], (row.get("completion_ids") or [])[:8])
-        )
-        if re.search(rf"[^\s{UNSPACED}]\Z", begun) and target[:1].strip() == target[:1]:
+        begun = tokenizer.decode(row["perturbed_ids"])
+        target = tokenizer.decode([*row["perturbed_ids"], *(row.get("completion_ids") or [])[:8]])[len(begun) :]
+        # Where the clean prompt does not end in white space, an answer that is still to be generated may begin with it.
+        begins = target or tokenizer.decode(row["clean_ids"])[-1:].isspace()
+        if re.search(rf"[^\s{UNSPACED}]\Z", begun) and begins and not target[:1].isspace():
             logger.warning(
                 f"`{name}`: row {number} has a prefill on its perturbed side alone, and the target follows its last word without a "
                 f"space ({begun[-20:] + target[:20]!r}), since both prompts have the same target. End the prefill with a line break, "
