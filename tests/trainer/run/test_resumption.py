@@ -519,6 +519,25 @@ def test_rows_whose_order_was_not_drawn_by_the_seed(tmp_path, step, goes_on):
         resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
 
 
+@pytest.mark.parametrize(("seedable", "step", "goes_on"), [(False, 2, False), (False, 3, True), (True, 2, True)])
+def test_rows_whose_order_several_processes_drew_without_a_seed(tmp_path, seedable, step, goes_on):
+    """One process draws it by another generator: within the epoch, it trained on some rows twice, and on others not at all."""
+    options = {"max_steps": 4, "accelerator_config": {"use_seedable_sampler": seedable}}
+    make_trainer(tmp_path, **options).train()
+    checkpoint = tmp_path / f"checkpoint-{step}"
+    file = checkpoint / "trainer_state.json"
+    state = json.loads(file.read_text())
+    state["stateful_callbacks"]["manifest"]["processes"] = 2
+    file.write_text(json.dumps(state))
+    resumed = make_trainer(tmp_path, **options)
+    if goes_on:
+        resumed.train(resume_from_checkpoint=str(checkpoint))
+        assert resumed.state.global_step == 4
+        return
+    with pytest.raises(ConsistencyError, match=r"end of an epoch, or with 2 process\(es\)"):
+        resumed.train(resume_from_checkpoint=str(checkpoint))
+
+
 def test_rows_grouped_by_length_go_on_in_a_later_epoch(tmp_path):
     options = {"per_device_train_batch_size": 2, "max_steps": 10, "save_steps": 4, "lr_scheduler_type": "constant"}
     lora = {"train_sampling_strategy": "group_by_length", "neftune_noise_alpha": 5.0}  # random numbers in each step

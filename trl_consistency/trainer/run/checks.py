@@ -32,7 +32,7 @@ from ...passes.flat import check_padding_free
 from ...passes.reference import checksum_of
 from ...upstream import DistributedBackend, get_config_model_id
 from ...weight_files import weight_files
-from .interruption import check_has_states, check_unchanged, find_checkpoint
+from .interruption import check_has_states, check_unchanged, find_checkpoint, read_manifest
 
 
 logger = get_logger(__name__)
@@ -209,11 +209,15 @@ def _check_order(checkpoint: str, args: Any) -> None:
     epoch = TrainerState.load_from_json(os.path.join(checkpoint, TRAINER_STATE_NAME)).epoch or 0
     is_random = args.train_sampling_strategy == "random"
     draws_by_state = not args.rolls_out and is_random and not args.accelerator_config.use_seedable_sampler
-    if draws_by_state and not args.ignore_data_skip and epoch > 1 and epoch % 1:
+    # Several processes draw it by a generator that one does not have.
+    then = read_manifest(checkpoint).get("processes", args.world_size)
+    is_shared_anew = (then > 1) != (args.world_size > 1)
+    if draws_by_state and not args.ignore_data_skip and epoch % 1 and (epoch > 1 or is_shared_anew):
+        way_out = f", or with {then} process(es)" if epoch < 1 else ""
         raise ConsistencyError(
             f"`resume_from_checkpoint`: {checkpoint} was saved after {epoch:.4g} epochs. `accelerator_config` sets "
             "`use_seedable_sampler` to false, and the order of this epoch's rows cannot be drawn again: some would be trained on twice, "
-            "and others not at all. Resume from the end of an epoch."
+            f"and others not at all. Resume from the end of an epoch{way_out}."
         )
 
 
