@@ -3,6 +3,9 @@
 from functools import partial
 from typing import Any
 
+from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_callback import TrainerState
+
 from tests.hostile_input.room import CHAT, Case, Room
 from trl_consistency.cli import main as cli
 from trl_consistency.scripts import dpo
@@ -28,6 +31,13 @@ def train_dpo(room: Room, rows: list[dict[str, Any]], *flags: str) -> None:
     data, out = room.file("preferences.jsonl", rows), room.path / "out"
     options = ["--dataset_name", str(data), "--output_dir", str(out), "--use_cpu", "--bf16", "False"]
     dpo.run(["--model_name_or_path", str(room.model_dir), *options, *flags])
+
+
+def resume_dpo(room: Room) -> None:
+    """Resumes a run whose reference is synchronised."""
+    room.file("out/checkpoint-1/rng_state.pth", "")
+    TrainerState(global_step=1).save_to_json(str(room.path / "out" / "checkpoint-1" / TRAINER_STATE_NAME))
+    train_dpo(room, [CHAT], "--sync_ref_model", "true", "--resume_from_checkpoint", "true")
 
 
 CASES: list[Case] = [
@@ -144,6 +154,13 @@ CASES: list[Case] = [
         "`push_to_hub` is not available in this command: TRL would send the whole folder, and in `training_args.bin` the token. "
         "Train without it, and then `trl-consistency push … user/name`.",
         lambda room: train_dpo(room, [CHAT], "--push_to_hub", "true"),
+    ),
+    Case(
+        "dpo that goes on without its reference",
+        "`dpo`: a checkpoint of a run with `sync_ref_model`, whose reference is not in it",
+        "`resume_from_checkpoint`: …checkpoint-1 does not hold the reference that `sync_ref_model` had changed, so the run would go on "
+        "against the initial model. Begin it anew, or leave out `sync_ref_model` in both.",
+        resume_dpo,
     ),
     Case(
         "DPO on pairs",

@@ -267,6 +267,16 @@ def test_another_run_is_not_resumed(tmp_path, resumable, changes, told):
     assert told in str(end.value)
 
 
+def test_a_synchronised_reference_is_not_in_a_checkpoint(tmp_path, preferences, model_dir):
+    """The resumed run trained against the initial model, and ended with other weights."""
+    options = {"model_name_or_path": str(model_dir), "dataset_name": str(preferences), "use_peft": False}
+    options |= {"sync_ref_model": True, "ref_model_sync_steps": 1, "save_strategy": "steps", "save_steps": 1}
+    train(tmp_path, **options)
+    shutil.rmtree(tmp_path / "out" / "checkpoint-2")
+    with pytest.raises(SystemExit, match="does not hold the reference that `sync_ref_model` had changed"):
+        train(tmp_path, **options, resume_from_checkpoint=True)
+
+
 def test_other_preferences_are_not_resumed(tmp_path, resumable, preferences):
     preferences.write_text(preferences.read_text().replace("City 5", "Town 5"))
     with pytest.raises(

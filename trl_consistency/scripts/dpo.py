@@ -71,6 +71,11 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> DPOTraine
     checkpoint = find_checkpoint(training_args.resume_from_checkpoint, training_args.output_dir)
     if checkpoint is not None:
         check_has_states(checkpoint)
+        if training_args.sync_ref_model:
+            raise ConsistencyError(
+                f"`resume_from_checkpoint`: {checkpoint} does not hold the reference that `sync_ref_model` had changed, so the "
+                "run would go on against the initial model. Begin it anew, or leave out `sync_ref_model` in both."
+            )
     splits = load_pairs(script_args, dataset_args)
     train_dataset, eval_dataset = _preferences(splits, script_args.dataset_train_split, "dataset_train_split"), None
     if evaluates:
