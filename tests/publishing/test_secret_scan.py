@@ -102,6 +102,10 @@ REFUSED = {
     "DB_PASS=Tr0ub4dor3": NAMED,
     f"wandb login {'0123456789abcdef' * 2}01234567": "a Weights & Biases key",
     f"wandb.login(key='{'0123456789abcdef' * 2}01234567')": "a Weights & Biases key",
+    f"wandb.login(relogin=True, key='{'0123456789abcdef' * 2}01234567')": "a Weights & Biases key",
+    f"wandb login --relogin {'0123456789abcdef' * 2}01234567": "a Weights & Biases key",
+    f"wandb login wandb_v1_{ALPHABET[:27]}_{ALPHABET}": "a Weights & Biases key",
+    f'wandb.login(key="wandb_v1_{ALPHABET[:27]}_{ALPHABET}")': "a Weights & Biases key",
     f"fw_{ALPHABET[:24]}": "a Fireworks key",
     f"https://discord.com/api/webhooks/1234567890/{ALPHABET}": "a Discord webhook",
     f"1234567890:AA{ALPHABET[:33]}": "a Telegram token",
@@ -115,7 +119,8 @@ ALLOWED = (
     'https://gitlab.com/project/me/x, example.com/groups/me, [the project](/project/me/x), <a href="/groups/me">, n/a, /n/a, /n/n/nAnswer, '
     'pad_token: "<|endoftext|>", image_token = tokenizer.image_token, token: 151643, the secret: keep_it_2, n_token=4096, '
     'os.environ["HF_TOKEN"] = userdata.get("HF_TOKEN"), config["api_key"] = settings.key_2, ("api_key", "gpt-4o-mini-2024-07-18"), '
-    "| API key | claude-3-5-sonnet-20241022 |, --api-key KEY, first_pass = run_2_steps, sort_key = by_length_of_20_tokens, wandb login, "
+    "| API key | claude-3-5-sonnet-20241022 |, --api-key KEY, first_pass = run_2_steps, sort_key = by_length_of_20_tokens, wandb login\n"
+    f"git checkout {'0123456789abcdef' * 2}01234567, wandb.login(), at the commit {'0123456789abcdef' * 2}01234567, wandb_v1_keys, "
     "A:/B, Q:/ A:/, git@github.com:/a, -v models:/root/x, me@example.com:8000/a/b, c:/x, "
     "his/her, the page /project, /groups and /net, a /p/r/n curve, /u/someone, r/project/x, km/h/s, /usr/bin/env, /dev/null"
 )

@@ -46,7 +46,8 @@ SECRETS = {
     "an NVIDIA key": rb"(?<![A-Za-z0-9])nvapi-[A-Za-z0-9_-]{20,}",
     "an npm token": rb"(?<![A-Za-z0-9])npm_[A-Za-z0-9]{36}(?![A-Za-z0-9])|_authToken\s*=\s*[\w-]{8,}",
     "a Stripe key": rb"(?<![A-Za-z0-9])[rs]k_live_[A-Za-z0-9]{16,}",
-    "a Weights & Biases key": rb"wandb[ .]login[\s(]{1,2}(?:key\s?=\s?)?[\"'`]?[0-9a-f]{40}(?![0-9a-f])",
+    "a Weights & Biases key": rb"(?<![A-Za-z0-9])wandb_v1_[A-Za-z0-9_]{40,}"
+    rb"|wandb(?: login[^\n\v]{1,60}?|\.login\([^)]{0,60}?)(?<![0-9a-f])[0-9a-f]{40}(?![0-9a-f])",
     "an xAI key": rb"(?<![A-Za-z0-9])xai-[A-Za-z0-9]{40,}",
     "a Replicate token": rb"(?<![A-Za-z0-9])r8_[A-Za-z0-9]{37}(?![A-Za-z0-9])",
     "a PyPI token": rb"(?<![A-Za-z0-9])pypi-AgEI[A-Za-z0-9_-]{20,}",
