@@ -109,6 +109,20 @@ REFUSED = {
     f"fw_{ALPHABET[:24]}": "a Fireworks key",
     f"https://discord.com/api/webhooks/1234567890/{ALPHABET}": "a Discord webhook",
     f"1234567890:AA{ALPHABET[:33]}": "a Telegram token",
+    f"https://api.telegram.org/bot1234567890:AA{ALPHABET[:33]}/sendMessage": "a Telegram token",
+    f"https://discord.com/api/v10/webhooks/1234567890/{ALPHABET}": "a Discord webhook",
+    f"hf_oauth_eyJhbGciOiJFZERTQSJ9.eyJ{ALPHABET}.{ALPHABET}": "a Hugging Face token",
+    f"hf_jwt_eyJ-bGc.eyJ{ALPHABET}.{ALPHABET}": "a Hugging Face token",
+    "-----BEGIN PGP PRIVATE KEY BLOCK-----": "a private key",
+    "PuTTY-User-Key-File-2: ssh-rsa": "a private key",
+    f"dckr_oat_{ALPHABET}": "a Docker token",
+    f"https://me.blob.core.windows.net/c?sv=2022-11-02&sig={ALPHABET}AbCd%3D": "an Azure signature",
+    f"https://api.x.org/v1?key={ALPHABET}": NAMED,
+    "Authorization: Basic dXNlcjpodW50ZXIyMg==": NAMED,
+    f"**API key:** `{ALPHABET}`": NAMED,
+    f"API key: <code>{ALPHABET}</code>": NAMED,
+    f"<b>API key:</b> {ALPHABET}": NAMED,
+    f"<apiKey>{ALPHABET}</apiKey>": NAMED,
 }
 ALLOWED = (
     "https://huggingface.co/home/me/x and and/or, [link](/docs/x), </think>, 1/2/3, task-ask-for-a-long-while-indeed, "
@@ -121,6 +135,7 @@ ALLOWED = (
     'os.environ["HF_TOKEN"] = userdata.get("HF_TOKEN"), config["api_key"] = settings.key_2, ("api_key", "gpt-4o-mini-2024-07-18"), '
     "| API key | claude-3-5-sonnet-20241022 |, --api-key KEY, first_pass = run_2_steps, sort_key = by_length_of_20_tokens, wandb login\n"
     f"git checkout {'0123456789abcdef' * 2}01234567, wandb.login(), at the commit {'0123456789abcdef' * 2}01234567, wandb_v1_keys, "
+    "Authorization: Basic <base64>, https://example.com/a?key=value&sig=none, robot12345, </apiKey><b>2024</b>, "
     "A:/B, Q:/ A:/, git@github.com:/a, -v models:/root/x, me@example.com:8000/a/b, c:/x, "
     "his/her, the page /project, /groups and /net, a /p/r/n curve, /u/someone, r/project/x, km/h/s, /usr/bin/env, /dev/null"
 )

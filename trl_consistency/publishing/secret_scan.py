@@ -35,7 +35,7 @@ ROWS = (".jsonl", ".csv", ".parquet", ".arrow")
 ROW_FOLDERS = ("_targets", "completions", "data")
 
 SECRETS = {
-    "a Hugging Face token": rb"(?<![A-Za-z0-9])(?:hf_|api_org_)[A-Za-z0-9]{20,}",
+    "a Hugging Face token": rb"(?<![A-Za-z0-9])(?:(?:hf_|api_org_)[A-Za-z0-9]{20,}|hf_(?:oauth|jwt)_eyJ[\w.-]{20,})",
     "an API key (sk-…)": rb"(?<![A-Za-z0-9_-])sk-[A-Za-z0-9_-]{20,}",
     "a Google API key": rb"(?<![A-Za-z0-9_-])AIza[A-Za-z0-9_-]{35}(?![A-Za-z0-9_-])",
     "a Google token": rb"(?<![A-Za-z0-9])(?:ya29\.[A-Za-z0-9_-]{20,}|GOCSPX-[A-Za-z0-9_-]{20,})",
@@ -54,35 +54,38 @@ SECRETS = {
     "a SendGrid key": rb"(?<![A-Za-z0-9])SG\.[A-Za-z0-9_-]{22}\.[A-Za-z0-9_-]{20,}",
     "a Databricks token": rb"(?<![A-Za-z0-9])dapi[0-9a-f]{32}(?![0-9a-z])",
     "a Fireworks key": rb"(?<![A-Za-z0-9])fw_[A-Za-z0-9]{20,}",
-    "a Discord webhook": rb"discord(?:app)?\.com/api/webhooks/\d+/[\w-]{20,}",
-    "a Telegram token": rb"(?<![A-Za-z0-9])\d{8,10}:AA[\w-]{33}(?![\w-])",
-    "a Docker token": rb"(?<![A-Za-z0-9])dckr_pat_[A-Za-z0-9_-]{20,}",
+    "a Discord webhook": rb"discord(?:app)?\.com/api/(?:v\d+/)?webhooks/\d+/[\w-]{20,}",
+    "a Telegram token": rb"(?:\bbot|(?<![A-Za-z0-9]))\d{8,10}:AA[\w-]{33}(?![\w-])",
+    "a Docker token": rb"(?<![A-Za-z0-9])dckr_[op]at_[A-Za-z0-9_-]{20,}",
     "a Perplexity key": rb"(?<![A-Za-z0-9])pplx-[A-Za-z0-9]{30,}",
     "a JSON Web Token": rb"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",
     "an address with a password": rb"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s/:@\"'`<>]*:[^\s/@\"'`<>]+@[^\s/@\"'`<>]+",
     "an AWS key": rb"(?<![A-Z0-9])(?:AKIA|ASIA)[0-9A-Z]{16}(?![0-9A-Z])|(?i:aws_secret_access_key)\W{1,6}[\w/+=]{20,}",
     "a GitHub token": rb"(?<![A-Za-z0-9])(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_\w{22,})",
-    "a private key": rb"-----BEGIN [A-Z ]*PRIVATE KEY-----",
+    "a private key": rb"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|PuTTY-User-Key-File-\d:",
+    "an Azure signature": rb"[?&;]sig=[A-Za-z0-9%+/]{40,}",
     "a token": rb"(?i)(?:HF_TOKEN|HUGGING_?FACE_HUB_TOKEN|hub_token|WANDB_API_KEY|OPENAI_API_KEY)"
     rb"(?:[\"'`]?\s*[=:]\s*[\"'`]?|[\"']\]\s*=\s*[\"'])[\w-]{8,}",
 }
 # A name of secrets, also at the end of a longer one (MISTRAL_API_KEY, --api-key, mistralApiKey)
 _NAMES = (
     rb"(?:api[ _-]?keys?|(?:secret|access|private|account|storage)[ _-]?keys?|(?:access|auth|api|bearer|secret)[ _-]?tokens?"
-    rb"|client[ _-]?secrets?|bearer|passwords?|passwd|passphrase|(?-i:_PASS|_PWD))"
+    rb"|client[ _-]?secrets?|bearer|authorization[\"'`]?[:=]\s?[\"'`]?basic|passwords?|passwd|passphrase|(?-i:_PASS|_PWD))"
 )
 # What stands between a name and a value: `["name"] = "`, and where much else may follow, `("name", "`, `| name | ` and `name -> `
 _INTO = rb"[\"']\]\s{0,2}=\s{0,2}[\"']"
 _BESIDE = rb"(?:[\"']\s{0,2},\s{0,2}[\"']|[`*]{0,3}[ \t]{0,40}\|[ \t]{0,2}[`*]{0,3}|[\"'`]?\s{0,2}[=-]>\s{0,2}[\"'`]?)"
 # The value is a word of at least eight characters with a letter and a digit, and beside its name one of 16 without hyphens.
 _NAMED = _NAMES + (
-    rb"(?:(?:(?: (?:is|was|of|for)\b)?[\"'`*]{0,3}\s{0,2}(?::?=|:)?\s{0,2}[\"'`*]{0,3}|" + _INTO + rb")"
+    rb"(?:(?:(?: (?:is|was|of|for)\b)?[\"'`*>]{0,3}\s{0,2}(?::?=|:)?\*{0,3}(?:\s|</?\w{1,8}>){0,3}[\"'`*]{0,3}|"
+    + _INTO
+    + rb")"
     rb"(?=[\w+/=.!@#$%^&-]*\d)(?=[\d+/=.!@#$%^&_-]*[A-Za-z])[\w+/=!@#$%^&-]{8,}"
     rb"|" + _BESIDE + rb"(?=[\w+/=]*\d)(?=[\d+/=_]*[A-Za-z])[\w+/=]{16,})"
 )
 # After `token=`, `secret=` and `…_KEY=` alone, at least 20 letters and digits
 _NAMED_LONG = (
-    rb"(?:token|secret|(?-i:_KEY))(?:[\"'`]?\s{0,2}[:=]\s{0,2}[\"'`]?|" + _INTO + rb")"
+    rb"(?:token|secret|(?-i:_KEY)|(?<=[?&])key)(?:[\"'`]?\s{0,2}[:=]\s{0,2}[\"'`]?|" + _INTO + rb")"
     rb"(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[\w-]{20,}"
 )
 # What people write into cards and notes. tests/publishing/test_secret_scan.py counts the false alarms on real text.
