@@ -94,7 +94,8 @@ def test_rows_that_were_rendered_otherwise_are_refused(model, tokenizer):
     loud = {"loud": True}
     for pairs in (ready, PairSet(ready.rows, ready.candidates)):
         with pytest.raises(
-            ConsistencyError, match="rendered already, with another tokenizer or other `chat_template_kwargs`"
+            ConsistencyError,
+            match="rendered already, with another tokenizer or chat template, or other `chat_template_kwargs`",
         ):
             evaluate(model, thinking, pairs, options, chat_template_kwargs=loud)
     with pytest.raises(ConsistencyError, match="rendered already"):
@@ -210,6 +211,24 @@ def test_rows_that_a_processor_with_another_template_rendered():
     assert rendered.rendered(one) is rendered
     with pytest.raises(ConsistencyError, match="is rendered already, with another tokenizer"):
         rendered.rendered(other)
+
+
+def test_rows_that_were_rendered_before_the_chat_template_was_replaced():
+    """They were measured with the earlier template, and nothing said so."""
+    tokenizer = make_tokenizer()
+    pairs = [
+        {
+            "clean_prompt": [{"role": "user", "content": "Sum?"}],
+            "perturbed_prompt": [{"role": "user", "content": "Sum? 3!"}],
+            "answer": "2",
+        }
+    ]
+    rendered = PairSet.of(pairs).rendered(tokenizer)
+    template, tokenizer.chat_template = tokenizer.chat_template, "{{ messages[0].content }}"
+    with pytest.raises(ConsistencyError, match="rendered already, with another tokenizer or chat template"):
+        rendered.rendered(tokenizer)
+    tokenizer.chat_template = template
+    assert rendered.rendered(tokenizer) is rendered
 
 
 def test_agreement_with_two_references_is_not_compared(tokenizer, monkeypatch):

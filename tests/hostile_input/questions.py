@@ -193,7 +193,7 @@ CASES: list[Case] = [
     Case(
         "pairs rendered otherwise",
         "Pairs that were rendered with other template variables: the new ones would have no effect",
-        "`pairs` is rendered already, with another tokenizer or other `chat_template_kwargs`. …",
+        "`pairs` is rendered already, with another tokenizer or chat template, or other `chat_template_kwargs`. …",
         lambda room: (
             PairSet.of([CHAT])
             .rendered(make_tokenizer())

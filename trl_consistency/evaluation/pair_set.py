@@ -36,7 +36,8 @@ class PairSet:
         numbers (`Sequence[int]`, *optional*):
             Row numbers in the data that the rows were drawn from, for messages.
         rendering (`tuple`, *optional*):
-            The tokenizer or processor that rendered the rows, and the variables of its chat template. Set by [`rendered`].
+            The tokenizer or processor that rendered the rows, the variables of its chat template, and the template, which may be replaced
+            later. Set by [`rendered`].
         in_train (`tuple[int, int]`, *optional*, defaults to `(0, 0)`):
             How many of the rows have a clean prompt, and how many both prompts, of the split `train` of the same data.
     """
@@ -44,7 +45,7 @@ class PairSet:
     rows: list[dict[str, Any]]
     candidates: Candidates
     numbers: Sequence[int] | None = None
-    rendering: tuple[ProcessingClass, dict[str, Any]] | None = field(default=None, repr=False, compare=False)
+    rendering: tuple[ProcessingClass, dict[str, Any], Any] | None = field(default=None, repr=False, compare=False)
     in_train: tuple[int, int] = (0, 0)
 
     @classmethod
@@ -116,7 +117,7 @@ class PairSet:
         if (
             is_rendered
             and not kwargs
-            and (self.rendering is None or _renders_alike(self.rendering[0], processing_class))
+            and (self.rendering is None or _renders_alike(self.rendering[0], self.rendering[2], processing_class))
         ):
             return self
         made = [render_row(row, processing_class, False, kwargs, 0, False) for row in self.rows]
@@ -127,13 +128,13 @@ class PairSet:
             row[column] != of[column] for row, of in zip(rows, self.rows, strict=True) for column in TOKEN_IDS
         ):
             raise ConsistencyError(
-                f"`{name}` is rendered already, with another tokenizer or other `chat_template_kwargs`. Give the rows as they were "
+                f"`{name}` is rendered already, with another tokenizer or chat template, or other `chat_template_kwargs`. Give the rows as they were "
                 f"before that, without {' and '.join(f'`{column}`' for column in TOKEN_IDS)}."
             )
         faults = [(number, of["render_fault"]) for number, of in zip(self.places, made, strict=True)]
         report_faults([(number, fault) for number, fault in faults if fault], name, len(rows))
         rows = [row | {RENDERED: digest_of(row)} for row in rows]
-        return replace(self, rows=rows, rendering=(processing_class, kwargs))
+        return replace(self, rows=rows, rendering=(processing_class, kwargs, chat_template_of(processing_class)))
 
     @property
     def places(self) -> Sequence[int]:
@@ -153,9 +154,8 @@ class PairSet:
         report_faults(faults, name, len(lengths))
 
 
-def _renders_alike(one: ProcessingClass, other: ProcessingClass) -> bool:
-    """Whether two tokenizers or processors have the same tokens and chat template."""
-    if one is other:
-        return True
-    of_one, of_other = get_tokenizer(one), get_tokenizer(other)
-    return of_one.get_vocab() == of_other.get_vocab() and chat_template_of(one) == chat_template_of(other)
+def _renders_alike(one: ProcessingClass, template: Any, other: ProcessingClass) -> bool:
+    """Whether a tokenizer or processor with this chat template has the same tokens and chat template as another one."""
+    if chat_template_of(other) != template:
+        return False
+    return one is other or get_tokenizer(one).get_vocab() == get_tokenizer(other).get_vocab()
