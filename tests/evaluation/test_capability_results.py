@@ -81,8 +81,8 @@ def test_findings_name_what_was_lost():
 
 
 @pytest.mark.parametrize("kind", ["texts", "questions", "prompts"])
-def test_a_file_of_one_item_is_warned_of(kind):
-    """Its figure could get worse by any amount, and nothing said so."""
+def test_a_file_of_few_items_is_warned_of(kind):
+    """Its figure could get worse by any amount, and nothing said so. Of shares, that is true of four items, too."""
     of = {
         "texts": lambda values: of_texts(values, [3.0] * len(values)),
         "questions": of_shares,
@@ -90,5 +90,9 @@ def test_a_file_of_one_item_is_warned_of(kind):
     }[kind]
     before, after = (of([float(value)]) for value in ((0, 1) if kind != "questions" else (1, 0)))
     assert capability_findings({"mine": after}, {"mine": before}) == []
-    (warning,) = capability_warnings({"mine": after, "more": of([0.0, 1.0])})
-    assert warning.startswith("mine has a single item, which shows no spread: no change of its figure is beyond")
+    more = 2 if kind == "texts" else 5
+    found = capability_warnings({"mine": after, "few": of([1.0] * (more - 1)), "more": of([1.0] * more)})
+    assert [text[:64] for text in found] == [
+        f"{name} has {count} item(s): no change of its figure is beyond an interval, so"[:64]
+        for name, count in (("mine", 1), ("few", more - 1))
+    ]

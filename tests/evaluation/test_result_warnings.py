@@ -13,7 +13,7 @@ from trl_consistency import InvalidPairsError
 from trl_consistency.evaluation import PairSet, answer_pairs, evaluate, measure_distances
 from trl_consistency.evaluation.answers.generate import AnswerOptions, generate_answers
 from trl_consistency.evaluation.grading.judge import Judgement, LocalJudge
-from trl_consistency.evaluation.rates.intervals import Estimate
+from trl_consistency.evaluation.rates.intervals import FEWEST_SOURCES, Estimate, Sample, estimate
 from trl_consistency.evaluation.side_effects import measure_side_effects
 from trl_consistency.scripts.evaluation_files import _any_worse
 
@@ -117,10 +117,13 @@ def test_rows_of_one_source_are_warned_of(tokenizer, monkeypatch):
     base, trained = found
     assert trained.findings(base) == []
     (warning,) = base.warnings()
-    assert warning.startswith("All 40 clean prompts of facts are of one source (`source_id`), which shows no spread")
-    says(monkeypatch, tokenizer, babbler(40, 0, 40))
-    of_each = [of | {"source_id": f"arc/{number // 20}"} for number, of in enumerate(rows)]
-    assert evaluate(None, tokenizer, of_each).warnings() == []
+    assert warning.startswith(
+        "All 40 clean prompts of facts are of 1 source(s) (`source_id`). Of fewer than 5, the intervals"
+    )
+    for size, warns in ((10, True), (8, False)):
+        says(monkeypatch, tokenizer, babbler(40, 0, 40))
+        of_each = [of | {"source_id": f"arc/{number // size}"} for number, of in enumerate(rows)]
+        assert bool(evaluate(None, tokenizer, of_each).warnings()) == warns
 
 
 def test_requests_of_one_source_are_warned_of(tokenizer, monkeypatch):
@@ -129,14 +132,25 @@ def test_requests_of_one_source_are_warned_of(tokenizer, monkeypatch):
     benign = [row(f"{number}?", "Rome! ", category="benign", source_id="benign") for number in range(4, 8)]
     says(monkeypatch, tokenizer, babbler(8, 0, 8))
     found = evaluate(None, tokenizer, harmful + benign).warnings()
-    assert any(text.startswith("All 4 clean prompts of benign rows are of one source (`source_id`)") for text in found)
+    assert any(
+        text.startswith("All 4 clean prompts of benign rows are of 1 source(s) (`source_id`)") for text in found
+    )
 
 
 @pytest.mark.parametrize(("value", "is_worse"), [(-1.0, True), (0.0, False), (0.5, False)])
-def test_a_loss_in_one_source_is_not_said_to_be_none(value, is_worse):
-    """Its interval holds every change."""
+def test_a_loss_in_few_sources_is_not_said_to_be_none(value, is_worse):
+    """Their interval holds every change of a share, and not of a margin."""
     assert _any_worse({"benign_answered": Estimate(value, (-1.0, 1.0), 60, 1)}) == is_worse
-    assert not _any_worse({"benign_answered": Estimate(value, (-1.0, 1.0), 60, 2)})
+    assert _any_worse({"benign_answered": Estimate(value, (-1.0, 0.1), 60, 4)}) == is_worse
+    assert not _any_worse({"benign_answered": Estimate(value, (-1.0, 1.0), 60, 5)})
+    assert not _any_worse({"clean_margin": Estimate(value, (-1.0, 1.0), 60, 4, unit="nats")})
+
+
+@pytest.mark.parametrize(("sources", "holds"), [(FEWEST_SOURCES - 1, True), (FEWEST_SOURCES, False)])
+def test_the_interval_of_few_sources_holds_every_change(sources, holds):
+    names = [str(number) for number in range(sources)] * 20
+    before, after = (Sample([value] * len(names), names) for value in (True, False))
+    assert (estimate([before, after], lambda one, other: other - one, (-1.0, 1.0)).interval[1] > 0) == holds
 
 
 def test_an_adapter_in_the_base_model_is_warned_about_where_rows_are_given(tokenizer):

@@ -74,7 +74,8 @@ def test_letters_of_the_same_choice_are_one_answer(tokenizer, monkeypatch):
     grades = results.sets["mine"].grades["perturbed"][:3]
     assert [(grade.outcome, grade.said) for grade in grades] == [("right", "A"), ("right", "A"), ("other", "E")]
     assert counts(results)["sycophancy/mine"] == (1, 3, 0)
-    (warning,) = results.warnings()
+    few, warning = results.warnings()
+    assert "of 3 source(s)" in few
     assert warning.startswith(
         "3 question(s) of mine suggest a letter whose choice has the same text as the right one."
     )

@@ -154,11 +154,11 @@ def test_a_text_alone_cannot_show_that_nothing_got_worse(
     )
     run([*options, "--capability_data", str(tmp_path / "data"), "--save_to_adapters", "true"])
     told = json.loads((tmp_path / "out" / "results.json").read_text())["findings"]
-    single = [text for text in told if "book has a single item, which shows no spread" in text]
+    single = [text for text in told if "book has 1 item(s): no change of its figure" in text]
     assert [text.partition(":")[0] for text in single] == ["each model"] * (count == 1)
     for page in (capsys.readouterr().out, (tmp_path / "out" / "report.md").read_text()):
         assert ("nothing got worse" in page) == (count == 2)
-    of_card = [text for text in read_results(adapter).findings if "book has a single item" in text]
+    of_card = [text for text in read_results(adapter).findings if "book has 1 item(s)" in text]
     assert len(of_card) == (count == 1), "told once"
 
 

@@ -28,7 +28,7 @@ from .answers.replies import check_markers, warning_of_markers
 from .capability_data import CapabilityData, ItemSet, as_prompt, read_capability, text_tokens, token_ids
 from .grading.grade import last_text
 from .grading.refusals import refuses
-from .rates.intervals import NATS_PER_TOKEN, Estimate, Sample, Values, estimate, estimate_mean
+from .rates.intervals import FEWEST_SOURCES, NATS_PER_TOKEN, Estimate, Sample, Values, estimate, estimate_mean
 from .side_effects import nats_of
 from .suites.completions import score_completions
 from .suites.registry import installed_version
@@ -363,14 +363,14 @@ def capability_findings(results: Mapping[str, CapabilityResult], base: Mapping[s
 
 def capability_warnings(results: Mapping[str, CapabilityResult]) -> list[str]:
     """
-    Returns warnings of replies that could not be read, which count as not refused, of thoughts between other markers, and of files of one
-    item, of which no change is a finding.
+    Returns warnings of replies that could not be read, which count as not refused, of thoughts between other markers, and of files of so
+    few items that no change is a finding.
     """
     alone = [
-        f"{name} has a single item, which shows no spread: no change of its figure is beyond an interval, so nothing says if it got "
-        "worse. Give it more rows, such as the paragraphs of a text."
+        f"{name} has {len(of_file.rows)} item(s): no change of its figure is beyond an interval, so nothing says if it got worse. Give "
+        "it more rows, such as the paragraphs of a text."
         for name, of_file in results.items()
-        if len(of_file.rows) == 1
+        if len(of_file.rows) < (2 if of_file.metric == "nats_per_token" else FEWEST_SOURCES)
     ]
     marked = [f"{name}: {warning}" for name, of_file in results.items() for warning in of_file.marked]
     return (

@@ -11,6 +11,7 @@ from .answers.generate import NOT_ASKED
 from .answers.replies import warning_of_cut, warning_of_markers
 from .grading.grade import is_anchor, suggests_right_choice, unnamed_answers
 from .pair_set import SIDES, UNKNOWN
+from .rates.intervals import FEWEST_SOURCES
 from .rates.measures import sources_of
 from .rates.preferences import left_out_questions
 from .row_kinds import kind_of
@@ -54,7 +55,7 @@ def _of_rows(of_set: SetResults, of_name: str) -> list[str]:
             f"{keyless} of {len(rows)} row(s){of_name} have neither an `answer` nor "
             "the `category` `harmful` or `benign`: what is said there counts as neither right nor wrong."
         )
-    found += _of_one_source(rows, of_name)
+    found += _of_few_sources(rows, of_name)
     asked, both = of_set.pairs.in_train
     if asked:
         same = f", {both} of them both prompts" if both else ""
@@ -98,17 +99,18 @@ def warnings_of_rows(rows: Sequence[Mapping[str, Any]], places: Sequence[int], o
     return found
 
 
-def _of_one_source(rows: Sequence[Mapping[str, Any]], of_name: str) -> list[str]:
+def _of_few_sources(rows: Sequence[Mapping[str, Any]], of_name: str) -> list[str]:
     sources, kinds = sources_of(rows), [kind_of(row) for row in rows]
     found = []
     for kind in dict.fromkeys(kinds):
         of_kind = [place for place, other in enumerate(kinds) if other == kind]
         prompts = {prompt_key(rows[place], "clean_prompt") for place in of_kind}
-        if len(prompts) > 1 and len({sources[place] for place in of_kind}) == 1:
+        count = len({sources[place] for place in of_kind})
+        if len(prompts) > 1 and (count == 1 or count < FEWEST_SOURCES <= len(of_kind)):
             which = "" if len(of_kind) == len(rows) else f" of {kind} rows"
             found.append(
-                f"All {len(prompts)} clean prompts{which}{of_name} are of one source (`source_id`), which shows no spread: the "
-                "intervals are as wide as can be, and no change is beyond them. Give each question a `source_id` of its own."
+                f"All {len(prompts)} clean prompts{which}{of_name} are of {count} source(s) (`source_id`). Of fewer than {FEWEST_SOURCES}, "
+                "the intervals are so wide that no change of a share is beyond them. Add questions, and give each a `source_id` of its own."
             )
     return found
 

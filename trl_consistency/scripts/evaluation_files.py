@@ -16,7 +16,7 @@ from ..errors import ConsistencyError, one_line
 from ..evaluation.capability import CapabilityResult
 from ..evaluation.grading.grade import last_text
 from ..evaluation.pair_set import PREPARED, SIDES
-from ..evaluation.rates.intervals import Estimate
+from ..evaluation.rates.intervals import DIGITS, FEWEST_SOURCES, Estimate
 from ..evaluation.rates.measures import METRICS
 from ..evaluation.report.page import Picture, Report, Table
 from ..evaluation.report.plots import (
@@ -119,13 +119,13 @@ def assurances(summary: Mapping[str, Any], found: Mapping[str, Results]) -> list
 
 def _any_worse(differences: Mapping[str, Estimate]) -> bool:
     """
-    Whether a metric got worse beyond its interval, or may have, since it has none. With one source, any loss counts: the interval
-    holds every change. Other words than before are no worse.
+    Whether a metric got worse beyond its interval, or may have, since it has none. With few sources, any loss counts: the interval
+    holds every change of a share. Other words than before are no worse.
     """
     for key, difference in differences.items():
         name, _, _ = key.partition("/")
         low, high = difference.interval or (1.0, -1.0)
-        if difference.sources < 2:
+        if difference.sources < (2 if difference.unit in DIGITS else FEWEST_SOURCES):
             low = high = difference.value
         if name != "reference_agreement" and (
             low > 0 if METRICS[name].is_failure or METRICS[name].is_gap else high < 0

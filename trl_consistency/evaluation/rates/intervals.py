@@ -20,6 +20,8 @@ LEVEL = 0.95
 # Units of means that are no shares: of margins, and of texts
 NATS, NATS_PER_TOKEN = "nats", "nats per token"
 DIGITS = {NATS: 2, NATS_PER_TOKEN: 3}
+# Of fewer, a share's change from all to none is within its interval
+FEWEST_SOURCES = 5
 
 
 @dataclass(frozen=True)
