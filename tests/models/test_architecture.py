@@ -152,3 +152,25 @@ def test_target_modules_that_no_layer_is_called_are_named(recwarn):
     check_adapter_fits(model, LoraConfig(target_modules=["q_proj", "v_prj", "query_key_value"]))
     (said,) = [text for warning in recwarn if "target_modules" in (text := str(warning.message))]
     assert said.startswith("No layer of Qwen2ForCausalLM is called query_key_value or v_prj, as `target_modules`")
+
+
+def test_other_names_of_an_adapter_that_nothing_is_called_are_named(recwarn):
+    """Less was trained than the adapter's config says."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(CONFIGS["qwen3, of experts"])
+    experts = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
+    right = {"target_modules": ["q_proj"], "layers_to_transform": [0], "modules_to_save": ["embed_tokens"]}
+    check_adapter_fits(model, LoraConfig(**right, target_parameters=experts))
+    assert not [warning for warning in recwarn if "of the adapter says" in str(warning.message)]
+    wrong = {
+        "layers_to_transform": [0, 9],
+        "modules_to_save": ["lm_hed"],
+        "target_parameters": [experts[0], "down_prj"],
+    }
+    check_adapter_fits(model, LoraConfig(**right | wrong))
+    said = [text for warning in recwarn if "of the adapter says" in (text := str(warning.message))]
+    assert [text.split(" of the")[0] for text in said] == [
+        "No parameter of Qwen3MoeForCausalLM is called down_prj, as `target_parameters`",
+        "No block of Qwen3MoeForCausalLM is called 9, as `layers_to_transform`",
+        "No module of Qwen3MoeForCausalLM is called lm_hed, as `modules_to_save`",
+    ]

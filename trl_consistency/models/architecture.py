@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
@@ -55,30 +55,37 @@ def check_adapter_fits(model: PreTrainedModel, peft_config: Any) -> None:
     """Raises [`ConsistencyError`] if a new adapter does not fit a model. Only the model's config is used."""
     if isinstance(peft_config, PromptLearningConfig):
         return
-    wanted = getattr(peft_config, "target_modules", None)
-    peft_config = deepcopy(peft_config)
+    given, peft_config = peft_config, deepcopy(peft_config)
     if hasattr(peft_config, "init_lora_weights"):
         peft_config.init_lora_weights = False  # other initialisations read the weights
     try:
         with torch.device("meta"):
             bare = type(model)(deepcopy(model.config))
+        modules = [name for name, _ in bare.named_modules()]
         adapted = get_peft_model(bare, peft_config)
     except NotImplementedError:
         return  # this adapter cannot be built on the meta device
     except Exception as error:  # each kind of adapter raises different errors
         raise ConsistencyError(f"`peft_config` does not fit the model: {one_line(error)}") from None
-    found = [f".{name}" for name in getattr(adapted, "targeted_module_names", ())]
-    missing = [
-        name
-        for name in (sorted(wanted) if found and isinstance(wanted, list | set | tuple) else ())
-        if not any(layer.endswith(f".{name}") for layer in found)
-    ]
-    if missing:  # no error, as lists for models of several kinds are common
-        warnings.warn(
-            f"No layer of {type(model).__name__} is called {' or '.join(missing)}, as `target_modules` of the adapter says. "
-            "The other names get an adapter.",
-            stacklevel=2,
-        )
+    layers, parameters = (
+        [f".{name}" for name in getattr(adapted, f"targeted_{kind}_names", ())] for kind in ("module", "parameter")
+    )
+    in_model: dict[tuple[str, str], tuple[list[str], Callable[[str, Any], bool]]] = {
+        ("target_modules", "layer"): (layers, lambda of, name: of.endswith(f".{name}")),
+        ("target_parameters", "parameter"): (parameters, lambda of, name: of.endswith(f".{name}")),
+        ("layers_to_transform", "block"): (layers, lambda of, name: f".{name}." in of),
+        ("modules_to_save", "module"): (modules, lambda of, name: of.endswith(name)),
+    }
+    for (option, kind), (found, is_called) in in_model.items():
+        wanted = getattr(given, option, None)
+        names = sorted(wanted) if found and isinstance(wanted, list | set | tuple) else ()
+        missing = [str(name) for name in names if not any(is_called(of, name) for of in found)]
+        if missing:  # no error, as lists for models of several kinds are common
+            warnings.warn(
+                f"No {kind} of {type(model).__name__} is called {' or '.join(missing)}, as `{option}` of the adapter says. "
+                "Nothing is trained for such a name.",
+                stacklevel=2,
+            )
     check_head(adapted, "`peft_config` puts")
 
 

@@ -407,7 +407,7 @@ def test_adapters_of_other_kinds_have_no_alpha(tmp_path):
 
 
 def test_weights_that_are_trained_beside_the_adapter(tmp_path):
-    adapter = LoraConfig(r=4, use_dora=True, use_rslora=True, modules_to_save=["lm_head"], bias="lora_only")
+    adapter = LoraConfig(r=4, use_dora=True, use_rslora=True, modules_to_save=["lm_head", "lm_hed"], bias="lora_only")
     text, _ = card(make_trainer(tmp_path, make_model(), lora=adapter))
     assert (
         "| Adapter | DoRA, rank 4, alpha 8, rank-stabilised, and lm_head trained whole, and biases (lora_only) |"

@@ -29,7 +29,7 @@ def describe_weights(trainer: Any, held: set[int] | None = None) -> dict[str, st
         other = ", **on other weights than those of the base model above**" if trainer.base_is_another else ""
         whole = sum(size for size, is_trainable, _ in sizes if is_trainable)
         left = f", {whole - trained:,} of its {whole:,} weights in no optimizer" if whole > trained else ""
-        adapter = _describe_adapter(config, getattr(trainer.args, "disable_dropout", False))
+        adapter = _describe_adapter(model, config, getattr(trainer.args, "disable_dropout", False))
         return {"Adapter": f"{adapter}{quantised}{left}{other}"}
     return {"Trained weights": f"{trained:,} of {sum(size for size, *_ in sizes):,}, no adapter"}
 
@@ -45,7 +45,7 @@ def trained_weights(trainer: Any) -> dict[str, str]:
     return facts
 
 
-def _describe_adapter(config: Any, disable_dropout: bool) -> str:
+def _describe_adapter(model: Any, config: Any, disable_dropout: bool) -> str:
     """Describes an adapter's kind and size, and the weights that are trained beside it."""
     kind = str(getattr(config.peft_type, "value", config.peft_type))
     if kind == "LORA":
@@ -57,7 +57,12 @@ def _describe_adapter(config: Any, disable_dropout: bool) -> str:
     shape += ", rank-stabilised" if getattr(config, "use_rslora", False) else ""
     dropout = 0 if disable_dropout else getattr(config, "lora_dropout", None)
     shape += f", dropout {dropout:g}" if dropout else ""
-    whole = sorted(map(safe, getattr(config, "modules_to_save", None) or ()))
+    # Those that the model has: PEFT leaves out other names without a word.
+    copied = [
+        name.removesuffix(".modules_to_save") for name, _ in model.named_modules() if name.endswith("modules_to_save")
+    ]
+    named = getattr(config, "modules_to_save", None) or ()
+    whole = sorted(safe(name) for name in named if any(of.endswith(name) for of in copied))
     tokens = getattr(config, "trainable_token_indices", None) or ()
     tokens = sum(map(len, tokens.values())) if isinstance(tokens, dict) else len(tokens)
     bias = getattr(config, "bias", "none")
