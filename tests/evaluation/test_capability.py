@@ -9,6 +9,7 @@ from importlib.util import find_spec
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from tokenizers import processors
 
 from tests.helpers.models import make_model, make_tokenizer
 from tests.helpers.naive_answers import naive_answer
@@ -16,8 +17,10 @@ from tests.helpers.processors import TextProcessor
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.evaluation import CapabilityResult, capability, measure_capability
+from trl_consistency.evaluation.answers.generate import AnswerOptions
 from trl_consistency.evaluation.capability import capability_warnings, check_harness
 from trl_consistency.evaluation.capability_data import Question, as_prompt, read_capability
+from trl_consistency.evaluation.side_effects import measure_side_effects
 from trl_consistency.evaluation.suites import completions
 from trl_consistency.evaluation.suites.completions import score_completions
 from trl_consistency.generation.answer_cache import TargetCache
@@ -290,6 +293,22 @@ def test_texts_and_prompts_one_at_a_time(folder, model, tokenizer, monkeypatch):
     safe = [row for row in make_prompts() if row["label"] == "safe"]
     prompts = [[{"role": "user", "content": row["prompt"]}] for row in safe]
     assert found["xstest/prompts"].replies == [naive_answer(model, tokenizer, prompt, 6) for prompt in prompts]
+
+
+def test_an_end_that_the_tokenizer_adds_is_no_part_of_a_text(tmp_path, model, tokenizer):
+    """It was scored, though no prompt has it, and training on answers changes it most."""
+    ending = make_tokenizer()
+    ending.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A <|im_end|>", special_tokens=[("<|im_end|>", ending.eos_token_id)]
+    )
+    write_lines(tmp_path / "plain.jsonl", TEXTS)
+    write_lines(tmp_path / "worked.jsonl", WORKED)
+    assert measure_capability(model, ending, tmp_path) == measure_capability(model, tokenizer, tmp_path)
+    texts = [row["text"] for row in TEXTS]
+    of_texts = [
+        measure_side_effects(model, of, ["Hi."], texts, options=AnswerOptions(2)) for of in (ending, tokenizer)
+    ]
+    assert len({of.text_nats for of in of_texts}) == 1
 
 
 def test_what_is_kept_is_of_one_tokenizer(tmp_path, model, tokenizer):

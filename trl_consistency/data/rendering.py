@@ -172,7 +172,7 @@ def render_prompt(
     """
     if isinstance(prompt, str):
         tokenizer = get_tokenizer(processing_class)
-        ids = _encode(tokenizer, prompt)
+        ids = encode_text(tokenizer, prompt)
         if len(ids) < MOST_ADDED:  # they may all be tokens that the tokenizer adds to any text
             _check_tokens(tokenizer, prompt)
         return ids
@@ -247,7 +247,7 @@ def _completion_ids(
             if eos_token and said.rstrip().endswith(eos_token):  # nothing comes after the end
                 said = said.rstrip().removesuffix(eos_token)
             text = f"{prompt}{said}{eos_token}"
-            return _encode(tokenizer, text) if tokenize else text
+            return encode_text(tokenizer, text) if tokenize else text
         messages = _append(prompt, completion)
         return _apply_chat_template(
             processing_class, messages, tools, chat_template_kwargs, tokenize=tokenize, is_complete=True
@@ -378,7 +378,7 @@ def _encode_rest(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return after[len(line) :] if is_put_in_front and after[: len(line)] == line else alone
 
 
-def _encode(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """Returns the token ids of a text, without the end-of-sequence token that some tokenizers append."""
     ids = tokenizer(text=text)["input_ids"]
     if not ids or ids[-1] != tokenizer.eos_token_id:

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ..data.folders import check_is_there, is_table, tables_in
 from ..data.pairs import MAX_REPORTED
-from ..data.rendering import ProcessingClass, Prompt, chat_template_of, get_tokenizer, render_prompt
+from ..data.rendering import ProcessingClass, Prompt, chat_template_of, encode_text, get_tokenizer, render_prompt
 from ..errors import ConsistencyError, InvalidPairsError
 from ..perturbations.reading import read_rows
 from .answers.preferences import answer_tokens
@@ -206,7 +206,7 @@ def text_tokens(tokenizer: ProcessingClass, text: Text) -> tuple[list[int], list
     if text.context:
         ids, start = answer_tokens(tokenizer, text.context, text.text, add_special_tokens=True)
     else:
-        ids, start = get_tokenizer(tokenizer)(text=text.text)["input_ids"], 1
+        ids, start = encode_text(get_tokenizer(tokenizer), text.text), 1
     return ids[:start], ids[start:]
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from transformers import PreTrainedModel
 
-from ..data.rendering import ProcessingClass, Prompt, get_tokenizer, render_prompt
+from ..data.rendering import ProcessingClass, Prompt, encode_text, get_tokenizer, render_prompt
 from ..finite import check_logits
 from ..generation.answer_cache import TargetCache
 from ..generation.options import end_tokens, evaluating
@@ -83,7 +83,7 @@ def measure_side_effects(
     replies = generate_ids(model, tokenizer, rendered, options, cache, desc="Everyday prompts")
     ends = end_tokens(model, tokenizer)
     scored = replies if base is None else base.replies
-    text_ids = [get_tokenizer(tokenizer)(text)["input_ids"] for text in texts]
+    text_ids = [encode_text(get_tokenizer(tokenizer), text) for text in texts]
     return SideEffects(
         sum(map(len, replies)) / len(replies),
         sum(ids[-1] in ends for ids in replies) / len(replies),

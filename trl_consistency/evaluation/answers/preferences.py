@@ -9,7 +9,7 @@ from accelerate.utils import gather_object
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from ...data.rendering import ProcessingClass, get_tokenizer
+from ...data.rendering import ProcessingClass, encode_text, get_tokenizer
 from ...errors import ConsistencyError
 from ...finite import check_logits
 from ...generation.options import evaluating, left_padded, reads_padding
@@ -123,9 +123,15 @@ def answer_tokens(
     the end of the prefix and the beginning of the answer counts as the answer's.
     """
     text_tokenizer = get_tokenizer(tokenizer)
-    alone = text_tokenizer(text=prefix, add_special_tokens=add_special_tokens)["input_ids"] if prefix else []
+
+    def encode(text: str) -> list[int]:
+        if add_special_tokens:
+            return encode_text(text_tokenizer, text)
+        return list(text_tokenizer(text=text, add_special_tokens=False)["input_ids"])
+
+    alone = encode(prefix) if prefix else []
     text = f"{prefix} {answer}" if prefix and not prefix[-1].isspace() else f"{prefix}{answer}"
-    ids = text_tokenizer(text=text, add_special_tokens=add_special_tokens)["input_ids"]
+    ids = encode(text)
     same = next((n for n, (one, other) in enumerate(zip(alone, ids, strict=False)) if one != other), len(alone))
     return ids, min(same, len(ids) - 1)
 
