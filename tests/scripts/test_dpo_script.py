@@ -233,6 +233,12 @@ def test_resuming_goes_on_with_the_same_run(tmp_path, resumable):
     assert all(again[name].equal(weights[name]) for name in weights)
 
 
+def test_other_intervals_take_effect_in_a_resumed_run(tmp_path, resumable):
+    """Those of the checkpoint were used to the end."""
+    train(tmp_path, **(resumable | {"save_steps": 1}), output_dir=str(tmp_path / "again"))
+    assert {of.name for of in (tmp_path / "again").glob("checkpoint-*")} == {"checkpoint-3", "checkpoint-4"}
+
+
 @pytest.mark.long
 def test_an_adapter_on_weights_in_4_bits_is_in_float32_and_resumed_in_it(tmp_path, resumable):
     """TRL puts it into bfloat16, and PEFT loaded that in float32: the rest of the run was trained otherwise."""

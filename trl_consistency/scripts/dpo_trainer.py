@@ -102,6 +102,11 @@ class RecordingDPOTrainer(DPOTrainer):
         with loading_in_own_dtype(self.model):
             super()._load_best_model()
 
+    def _init_training_state(self, max_steps: int, *args: Any) -> tuple[int, int]:
+        counts = super()._init_training_state(max_steps, *args)
+        self.state.compute_steps(self.args, max_steps)  # A checkpoint's state has the intervals of its own run.
+        return counts
+
     def _load_from_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         with loading_in_own_dtype(self.model):
             super()._load_from_checkpoint(*args, **kwargs)

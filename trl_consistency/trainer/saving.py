@@ -85,6 +85,11 @@ class SavingMixin(_Trainer):
         with loading_in_own_dtype(self.model):
             super()._load_from_checkpoint(*args, **kwargs)
 
+    def _init_training_state(self, max_steps: int, *args: Any) -> tuple[int, int]:
+        counts = super()._init_training_state(max_steps, *args)
+        self.state.compute_steps(self.args, max_steps)  # A checkpoint's state has the intervals of its own run.
+        return counts
+
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         self.run_record.load_optimizer(checkpoint, super()._load_optimizer_and_scheduler)
 

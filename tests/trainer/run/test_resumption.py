@@ -273,6 +273,18 @@ def test_longer_runs_of_a_constant_learning_rate(tmp_path):
     assert longer.run_record.history == []
 
 
+def test_other_intervals_take_effect(copy):
+    """Those of the checkpoint were used to the end."""
+    directory = copy("bct")
+    often = {"eval_strategy": "steps", "eval_steps": 1, "save_steps": 0.25, "logging_steps": 2}
+    trainer = make_trainer(directory, eval_dataset=make_pairs(4), **often)
+    trainer.train(resume_from_checkpoint=True)
+    resumed = [entry for entry in trainer.state.log_history if entry["step"] > 2]
+    assert [entry["step"] for entry in resumed if "eval_loss" in entry] == [3, 4]
+    assert [entry["step"] for entry in resumed if "loss" in entry] == [4]
+    assert {of.name for of in directory.glob("checkpoint-*")} == {f"checkpoint-{step}" for step in (2, 3, 4)}
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("method", ["bct", "opct"])
 def test_finished_run_takes_no_further_step(tmp_path, method):
