@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import BitsAndBytesConfig, TrainerCallback
 
 from tests.helpers.chats import assistant, user
+from tests.helpers.loopback_hub import TOKEN
 from tests.helpers.models import make_model
 from trl_consistency.data.folders import TRAINED_PAIRS
 from trl_consistency.data.trained_pairs import digests_of, read_digests, write_digests
@@ -172,6 +173,13 @@ def test_the_card_says_the_bits_of_the_weights(tmp_path, preferences, model_dir,
     trainer.model.config.quantization_config = BitsAndBytesConfig(**{f"load_in_{bits}bit": True})
     trainer.create_model_card()
     assert metadata_load(tmp_path / "out" / "README.md")[f"load_in_{bits}bit"] is True
+
+
+def test_tokens_are_in_no_file(tmp_path, preferences, model_dir):
+    tokens = {"hub_token": TOKEN, "model_init_kwargs": {"token": TOKEN}}
+    trainer = train(tmp_path, model_name_or_path=str(model_dir), dataset_name=str(preferences), **tokens)
+    assert TOKEN.encode() not in (tmp_path / "out" / "training_args.bin").read_bytes()
+    assert TOKEN not in trainer.args.to_json_string()  # which trackers get
 
 
 def test_misspelt_option(tmp_path, preferences, capsys):

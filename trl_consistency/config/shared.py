@@ -4,7 +4,7 @@ import os
 import re
 import warnings
 from collections.abc import Mapping
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from inspect import signature
@@ -109,6 +109,11 @@ GENERATION = {
 }
 
 
+def without_token(model_init_kwargs: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Returns `model_init_kwargs` without the token for a gated model, a secret that decides nothing."""
+    return model_init_kwargs and {name: value for name, value in model_init_kwargs.items() if name != "token"}
+
+
 @dataclass
 @with_help
 class PairConfig(_Arguments):
@@ -197,6 +202,19 @@ class PairConfig(_Arguments):
         """Returns the options by name, without tokens."""
         values = {of.name: getattr(self, of.name) for of in fields(self) if of.init and of.name not in TOKENS}
         return {name: deepcopy(value) if isinstance(value, list | dict) else value for name, value in values.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Like [`~transformers.TrainingArguments.to_dict`], which trackers get, and without a token for loading the model."""
+        options: dict[str, Any] = super().to_dict()
+        return {**options, "model_init_kwargs": without_token(options["model_init_kwargs"])}
+
+    def _without_tokens(self) -> "PairConfig":
+        """Returns a copy to be saved, without tokens."""
+        kept, init_kwargs = copy(self), without_token(cast(Any, self.model_init_kwargs))
+        kept._given = {**self._given, "model_init_kwargs": init_kwargs}
+        kept._made = {**self._made, "model_init_kwargs": init_kwargs}
+        kept.__dict__.update(dict.fromkeys(vars(kept).keys() & TOKENS), model_init_kwargs=init_kwargs)
+        return kept
 
     def _check_types(self) -> None:
         """Checks the types of own options, and of inherited ones that are used before transformers checks them."""

@@ -10,6 +10,7 @@ from huggingface_hub import ModelCard
 from transformers import TrainingArguments
 from trl import DPOConfig, DPOTrainer
 
+from ..config.shared import without_token
 from ..data.folders import TRAINED_PAIRS
 from ..data.trained_pairs import digests_of, write_digests
 from ..errors import ConsistencyError
@@ -53,6 +54,8 @@ class RecordingDPOTrainer(DPOTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        # The arguments are saved with the model, and tokens are secrets. The model is loaded, and nothing is pushed.
+        self.args.hub_token, self.args.model_init_kwargs = None, without_token(self.args.model_init_kwargs)
         if not keeps_adapter_dtype(self.accelerator):
             restore_dtype(self.model, [])
         self.run_record = _Record(self)

@@ -3,6 +3,7 @@ import logging
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM
@@ -67,6 +68,23 @@ def test_push_to_hub(loaded_base, hub, tmp_path, kind, make):
     assert (config["base_model_name_or_path"], config["revision"]) == ("me/base", COMMITS["main"])
     for fact in (f"(revision `{COMMITS['main']}`)", 'from_pretrained("me/my-model")', "Entrench Misalignment"):
         assert fact in text, fact
+
+
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [(ConsistencyTrainer, make_config), (OnPolicyConsistencyTrainer, make_on_policy_config)],
+    ids=["paired", "on-policy"],
+)
+def test_tokens_are_in_no_file(model_dir, tmp_path, kind, make):
+    options = {"hub_token": TOKEN, "model_init_kwargs": {"token": TOKEN, "attn_implementation": "eager"}}
+    trainer = make_trainer(tmp_path, model=str(model_dir), kind=kind, make=make, **options)
+    trainer.save_model()
+    saved = tmp_path / "my-model" / "training_args.bin"
+    assert TOKEN.encode() not in saved.read_bytes()
+    kept = torch.load(saved, weights_only=False)
+    assert kept.model_init_kwargs["attn_implementation"] == "eager"
+    assert TOKEN not in trainer.args.to_json_string()  # which trackers get
+    assert (trainer.args.hub_token, trainer.args.model_init_kwargs["token"]) == (TOKEN, TOKEN)
 
 
 def test_push_while_training(hub, tmp_path):

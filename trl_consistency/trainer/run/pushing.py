@@ -69,8 +69,8 @@ class PushMixin:
             ) from None
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        # The arguments are saved with the model, and the token is a secret.
-        with temporarily(self.args, hub_token=None):
+        # The arguments are saved with the model, and tokens are secrets.
+        with temporarily(self, args=self.args._without_tokens()):
             super()._save(output_dir, state_dict)  # type: ignore[misc]
 
     @OwnState.kept
