@@ -3,6 +3,8 @@
 import dataclasses
 from types import SimpleNamespace
 
+import pytest
+
 from tests.helpers.models import make_config, make_pairs
 from tests.trainer.run.test_resumption import make_trainer, sharded
 from trl_consistency import (
@@ -24,10 +26,11 @@ def test_length_counts_where_the_learning_rate_depends_on_it():
     assert differs(lr_scheduler_type="constant_with_warmup", warmup_steps=0.1)
 
 
-def test_evaluations_count_where_they_change_the_learning_rate(tmp_path):
+@pytest.mark.parametrize("schedule", ["reduce_lr_on_plateau", "greedy"])
+def test_evaluations_count_where_they_change_the_learning_rate(tmp_path, schedule):
     options = {"eval_strategy": "steps", "eval_steps": 3}
     constant = describe_options(make_config(tmp_path, **options), generates=False)
-    by_loss = describe_options(make_config(tmp_path, lr_scheduler_type="reduce_lr_on_plateau", **options), False)
+    by_loss = describe_options(make_config(tmp_path, lr_scheduler_type=schedule, **options), False)
     assert by_loss.keys() - constant.keys() == {"eval_strategy", "eval_steps", "eval_delay"}
     assert by_loss["eval_steps"] == 3
 

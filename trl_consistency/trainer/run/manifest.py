@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from accelerate.utils import is_peft_model
 from datasets import Dataset, IterableDataset
 
+from ...config.optimizer_options import BY_METRIC
 from ...data.anchors import PREPARED_COLUMNS
 from ...data.pairs import AnyDataset
 from ...data.prepare import columns_of
@@ -54,7 +55,7 @@ NOT_OF_THE_ADAPTER = (
 def describe_options(args: Any, generates: bool) -> dict[str, Any]:
     """Returns the options that determine a run, by name, as JSON values."""
     names = [*OPTIONS, *(GENERATION if generates else ())]
-    if args.lr_scheduler_type == "reduce_lr_on_plateau":  # it changes the learning rate at evaluations
+    if args.lr_scheduler_type in BY_METRIC:  # they change the learning rate at evaluations
         names += ["eval_strategy", "eval_steps", "eval_delay"]
     options = {"method": ["opct"]} | {name: getattr(args, name) for name in names if hasattr(args, name)}
     options["length"] = f"{args.max_steps} steps" if args.max_steps > 0 else f"{args.num_train_epochs:g} epochs"
