@@ -208,8 +208,9 @@ def render_completion(
     Renders a given completion to the token ids that follow `prompt_ids`, by default `render_prompt(prompt)`.
 
     The whole conversation goes through the chat template, and the ids of the answer include the end-of-turn token.
-    After a string prompt, or if the template writes nothing after an answer, the end-of-sequence token is added. If the end of the prompt would merge with the completion
-    into one token, the completion is tokenized on its own, because at inference the prompt's tokens are already fixed.
+    After a string prompt, or if the template writes nothing after an answer, the end-of-sequence token is added. If the end of
+    the prompt would merge with the completion into one token, the completion is tokenized on its own, because at inference the
+    prompt's tokens are already fixed.
     """
     if prompt_ids is None:
         prompt_ids = render_prompt(processing_class, prompt, tools, chat_template_kwargs)

@@ -189,11 +189,13 @@ def with_checked_thoughts(dataset: AnyDataset, name: str, tokenizer: Any, args: 
 
 
 def warn_of_seams(dataset: AnyDataset, name: str, tokenizer: Any) -> None:
-    """Logs a warning of the first row whose target follows the last word of a prefill that its clean prompt does not have."""
+    """
+    Logs a warning of the first row, of 10,000, whose target follows the last word of a prefill that its clean prompt does not have.
+    """
     if isinstance(dataset, IterableDataset):
         return
-    prompts = dataset.select_columns(["clean_prompt", "perturbed_prompt"])
-    for place, (number, sides) in enumerate(zip(row_numbers(dataset), prompts, strict=True)):
+    prompts = islice(dataset.select_columns(["clean_prompt", "perturbed_prompt"]), 10_000)
+    for place, (number, sides) in enumerate(zip(row_numbers(dataset), prompts, strict=False)):
         if not is_prefilled(sides["perturbed_prompt"]) or is_prefilled(sides["clean_prompt"]):
             continue
         row = dataset[place]
