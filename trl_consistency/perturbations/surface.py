@@ -5,7 +5,7 @@ import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from ..data.choices import before_choices
 from .draft import OUTER_POSITIONS, Draft
@@ -99,7 +99,8 @@ def _inner_letters(word: str) -> list[int]:
 
 def _inner_gaps(word: str) -> list[int]:
     """Returns the places of inner letters that follow another one."""
-    return [index for index in _inner_letters(word) if index - 1 in _inner_letters(word)]
+    inner = _inner_letters(word)
+    return [index for before, index in pairwise(inner) if before == index - 1]
 
 
 def _swap(word: str, rng: random.Random) -> str:
