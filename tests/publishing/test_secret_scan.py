@@ -61,6 +61,11 @@ REFUSED = {
     "(see /net/scratch/jdoe)": r"a local path \(/net/scratch/jdoe\)",
     "/ptmp/jdoe": r"a local path \(/ptmp/jdoe\)",
     "/p/project1/jdoe": r"a local path \(/p/project1/jdoe\)",
+    "`/users/jdoe/run`": r"a local path \(/users/jdoe/run\)",
+    "/share/home/jdoe": r"a local path \(/share/home/jdoe\)",
+    "/hpc/home/jdoe/run": r"a local path \(/hpc/home/jdoe/run\)",
+    "saved in /c/Users/jdoe/run": r"a local path \(/c/Users/jdoe/run\)",
+    "/usr/users/jdoe": r"a local path \(/usr/users/jdoe\)",
     r"C:\Users\me\base": r"a local path \(C:\\Users\\me\\base\)",
     "C:/Users/me/base": r"a local path \(C:/Users/me/base\)",
     "scp me@cluster:/home/me/run .": r"a local path \(me@cluster:/home/me/run\)",
@@ -137,7 +142,7 @@ ALLOWED = (
     f"git checkout {'0123456789abcdef' * 2}01234567, wandb.login(), at the commit {'0123456789abcdef' * 2}01234567, wandb_v1_keys, "
     "Authorization: Basic <base64>, https://example.com/a?key=value&sig=none, robot12345, </apiKey><b>2024</b>, "
     "A:/B, Q:/ A:/, git@github.com:/a, -v models:/root/x, me@example.com:8000/a/b, c:/x, "
-    "his/her, the page /project, /groups and /net, a /p/r/n curve, /u/someone, r/project/x, km/h/s, /usr/bin/env, /dev/null"
+    "GET /users/7, /api/users/7, https://example.com/en/home/me, his/her, the page /project, /groups and /net, a /p/r/n curve, /u/someone, r/project/x, km/h/s, /usr/bin/env, /dev/null"
 )
 
 

@@ -107,7 +107,8 @@ _LOCAL = (
 )
 # Roots of clusters that are also words of addresses: not in a link. The last ones count only with a usual second part.
 _OF_CLUSTERS = (
-    rb"disks?|homes|nethome|proj(?:ect)?|projappl|groups?|ptmp|pscratch|localscratch|beegfs|ceph(?:fs)?|weka(?:fs)?|afs|shared"
+    rb"disks?|homes|nethome|proj(?:ect)?|projappl|groups?|ptmp|pscratch|localscratch|beegfs|ceph(?:fs)?|weka(?:fs)?|afs|shared|lus|lfs|nas|efs"
+    rb"|users/[\w.-]+|[\w-]+/(?:home|Users)|usr/users"
     rb"|(?:disk|home|data|mnt|nfs|raid|scratch|work|storage|gpfs|lustre|hdd|ssd|nvme|vol|volume)\d+"
     rb"|(?:n|p|net|network|global|export)/(?:home|scratch|netscratch|project|holy|cfs)\w*"
 )
