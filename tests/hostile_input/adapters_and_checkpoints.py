@@ -60,6 +60,14 @@ def resume_order_of_chance(room: Room) -> None:
     resumed.train(resume_from_checkpoint=str(room.path / "out" / "checkpoint-3"))
 
 
+def resume_shorter(room: Room) -> None:
+    options = {"max_steps": 2, "save_strategy": "steps", "save_steps": 1, "lr_scheduler_type": "constant"}
+    arguments = {"processing_class": make_tokenizer()}
+    room.trainer(options=options, model=make_model(), **arguments).train()
+    shorter = room.trainer(options=options | {"max_steps": 1}, model=make_model(), **arguments)
+    shorter.train(resume_from_checkpoint=str(room.path / "out" / "checkpoint-2"))
+
+
 def edit_state(folder: Path, **changes: Any) -> None:
     file = folder / "trainer_state.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
@@ -116,6 +124,13 @@ CASES: list[Case] = [
         "A checkpoint that was saved with `save_only_model`",
         "`resume_from_checkpoint`: …checkpoint-1 holds only the model (`save_only_model`). To resume, a run needs the states of the optimizer, …",
         resume_model_alone,
+    ),
+    Case(
+        "checkpoint after the end",
+        "A checkpoint of a later step than the run ends with",
+        "`resume_from_checkpoint`: the checkpoint is of step 2, and this run ends after step 1 (`max_steps`, or else `num_train_epochs`). "
+        "Resume from an earlier checkpoint, or train for longer.",
+        resume_shorter,
     ),
     Case(
         "pickled checkpoint",

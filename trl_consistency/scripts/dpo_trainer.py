@@ -107,7 +107,7 @@ class RecordingDPOTrainer(DPOTrainer):
 
     def _init_training_state(self, max_steps: int, *args: Any) -> tuple[int, int]:
         counts = super()._init_training_state(max_steps, *args)
-        self.state.compute_steps(self.args, max_steps)  # A checkpoint's state has the intervals of its own run.
+        self.checkpoints.settle_state(max_steps)
         return counts
 
     def _load_from_checkpoint(self, *args: Any, **kwargs: Any) -> None:

@@ -87,7 +87,7 @@ class SavingMixin(_Trainer):
 
     def _init_training_state(self, max_steps: int, *args: Any) -> tuple[int, int]:
         counts = super()._init_training_state(max_steps, *args)
-        self.state.compute_steps(self.args, max_steps)  # A checkpoint's state has the intervals of its own run.
+        self.checkpoints.settle_state(max_steps)
         return counts
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:

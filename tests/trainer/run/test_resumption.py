@@ -273,6 +273,15 @@ def test_longer_runs_of_a_constant_learning_rate(tmp_path):
     assert longer.run_record.history == []
 
 
+def test_shorter_run_than_was_trained_is_refused(tmp_path):
+    """It ended without an error, with more steps than it should have had."""
+    make_trainer(tmp_path, lr_scheduler_type="constant", max_steps=3).train()
+    for length in ({"max_steps": 2}, {"max_steps": -1, "num_train_epochs": 0.5}):
+        shorter = make_trainer(tmp_path, lr_scheduler_type="constant", **length)
+        with pytest.raises(ConsistencyError, match="the checkpoint is of step 3, and this run ends after step 2"):
+            shorter.train(resume_from_checkpoint=True)
+
+
 def test_other_intervals_take_effect(copy):
     """Those of the checkpoint were used to the end."""
     directory = copy("bct")

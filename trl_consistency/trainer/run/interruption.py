@@ -317,6 +317,19 @@ class Checkpoints:
         there = [path for path in _checkpoints(self.trainer.args.output_dir) if _step_of(path) > self._resumed_from]
         self._left = {**manifest.get("left", {}), **dict(_state_of(path) for path in there if _is_complete(path))}
 
+    def settle_state(self, max_steps: int) -> None:
+        """
+        Gives the state of the run, which may be a checkpoint's, the intervals of this run. Raises [`ConsistencyError`] if more steps
+        were trained than this run has.
+        """
+        state = self.trainer.state
+        if state.global_step > max_steps:
+            raise ConsistencyError(
+                f"`resume_from_checkpoint`: the checkpoint is of step {state.global_step}, and this run ends after step {max_steps} "
+                "(`max_steps`, or else `num_train_epochs`). Resume from an earlier checkpoint, or train for longer."
+            )
+        state.compute_steps(self.trainer.args, max_steps)
+
     def is_of_this_run(self, checkpoint: Path) -> bool:
         """Whether this run, or the one that it resumes, saved a checkpoint: no other run, in its folder or elsewhere."""
         step = _step_of(checkpoint)
