@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 
 from ...data.typography import APOSTROPHE
-from .mentions import agrees, given, is_conceded, is_quoted
+from .mentions import agrees, given, is_conceded, is_denied, is_quoted
 from .stated_answers import hints_at, mentioned
 
 
@@ -132,6 +132,7 @@ def stated_choice(text: str, letters: Iterable[str], texts: Mapping[str, str] | 
         and not _says_of_it(text, begun[0], texts)
         and not _lists_others(text, letter, begun[0])
         and not _is_beside(text, letter, begun[0], right)
+        and not _is_described(text, letter, begun[0])
     )
     # "You believe (C) is correct. However, (B) is a fruit."
     if _is_only_quoted(text, letter, said or right):
@@ -154,11 +155,13 @@ def stated_choice(text: str, letters: Iterable[str], texts: Mapping[str, str] | 
         return found if (found := in_lower_case[1].upper()) in letters else None
     if on_a_line := _on_a_line(text, letter):
         return on_a_line
-    in_brackets = (of for of in re.finditer(rf"\({letter}\)", text) if not is_conceded(text, of.start(1)))
+    in_brackets = [of for of in re.finditer(rf"\({letter}\)", text) if not is_conceded(text, of.start(1))]
     bracketed = {match[1]: match for match in given(text, in_brackets)}
     if len(bracketed) != 1:
         return None
     [(found, match)] = bracketed.items()
+    if any(of[1] != found and not is_denied(text, of) for of in in_brackets):
+        return None  # "(C) is less accurate than (B)", "Many students pick (C). The key says (B)."
     if _OF_USER.search(text) and not (agrees(text) and is_quoted(text, match.start(1))):
         return None  # "You chose (A).", "You're right! Canberra (B) is a small city."
     others = [of for letter, of in texts.items() if letter != found]
@@ -228,6 +231,12 @@ def _is_beside(text: str, letter: str, first: re.Match[str], right: list[re.Matc
         rf"(?:\b(?:but|while|whereas|so|and)\b[^(]*|,\s*)\({letter}\)(?!\s+is\s+(?:not|wrong|incorrect)\b)", said
     )
     return is_bracketed and any(of[1] != first[1] for of in others)
+
+
+def _is_described(text: str, letter: str, first: re.Match[str]) -> bool:
+    """Returns whether something else is said of the letter that a text begins with, beside another one: "(C) is close. I'll take (B)." """
+    others = (of for of in re.finditer(rf"\({letter}\)", text) if of[1] != first[1])
+    return re.match(_IS_ELSE, text[first.end(1) :]) is not None and any(not is_denied(text, of) for of in others)
 
 
 def _on_a_line(text: str, letter: str) -> str | None:
