@@ -84,9 +84,10 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
     - `"kl"` (BCT with soft targets): the token-mean of `KL(π_0(·|c, y_<t) ‖ π_θ(·|p, y_<t))` on the same answer.
     - `"act"` (Activation Consistency Training, [Irpan et al., 2025](https://huggingface.co/papers/2510.27062)): the
       squared distance between the residual streams at the tokens that both prompts end with.
-    - `"attct"` (research code): the Jensen-Shannon divergence between the attention maps within the shared content.
-    - `"mlpct"` (research code): the cosine or another distance (`args.mlp_distance`) between the MLP states on the
-      shared content.
+    - `"attct"` ([Gautam et al., 2026](https://huggingface.co/papers/2606.05817)): the Jensen-Shannon divergence between the
+      attention maps within the shared content.
+    - `"mlpct"` (the same paper): the cosine or another distance (`args.mlp_distance`) between the MLP states on the shared
+      content.
 
     Each objective is a mean over its units in the global batch: answer tokens, pairs or shared tokens. `bct`, `kl` and
     `attct` are in nats, and `act` is in squared units of the residual stream.

@@ -24,6 +24,9 @@ from trl_consistency.trainer.card.facts import describe_data
 from trl_consistency.trainer.card.papers import ORIGINS, name_methods
 
 
+STACK = "[Consistency Training Along the Transformer Stack](https://huggingface.co/papers/2606.05817)"
+
+
 pytestmark = pytest.mark.long
 
 
@@ -262,7 +265,7 @@ def test_act(tmp_path):
         assert fact in text, fact
     assert "| Targets |" not in text  # ACT needs none
     assert "chua2024bias" not in text
-    assert "research code" not in text
+    assert "gautam2026stack" not in text
 
 
 def test_bct_and_act_with_weights(tmp_path, model_dir):
@@ -298,19 +301,18 @@ def test_bct_and_act_with_weights(tmp_path, model_dir):
     assert not re.search(rf"{tmp_path}|{model_dir}|{Path.home()}|/tmp/", text)
 
 
-def test_attct_and_mlpct_have_no_paper(tmp_path):
+def test_attct_and_mlpct_share_a_paper(tmp_path):
     model = make_model()
     model.set_attn_implementation("eager")
     text, _ = card(make_trainer(tmp_path, model, method=["attct", "mlpct"], mlp_distance="mse"))
     for fact in (
-        "trained with AttCT (research code) and MLPCT (research code) to",
+        f"trained with AttCT ({STACK}) and MLPCT ({STACK}) to",
         "| Shared tokens | content: ",
         "| MLPCT distance | mse |",
-        "\n## Citation\n\nAttCT and MLPCT: research code, there is no paper to cite.\n\nVersions: ",
+        "\n## Citation\n\n```bibtex\n@article{gautam2026stack,",
     ):
         assert fact in text, fact
-    assert "bibtex" not in text
-    assert "arxiv" not in text.lower()
+    assert text.count("@article{") == 1
 
 
 def test_shared_tokens_of_each_kind(tmp_path):
@@ -325,15 +327,15 @@ def test_shared_tokens_of_each_kind(tmp_path):
     assert alone[0].partition(": ")[2] != alone[1].partition(": ")[2]
 
 
-def test_bct_and_kl_share_a_paper_and_mlpct_has_none(tmp_path):
+def test_bct_and_kl_share_a_paper(tmp_path):
     text, _ = card(make_trainer(tmp_path, make_model(), method=["bct", "kl", "mlpct"]))
-    assert text.count("@article{") == 1
-    assert "}\n```\n\nMLPCT: research code, there is no paper to cite.\n\nVersions: " in text
+    assert text.count("@article{") == 2
+    assert "}\n```\n\nVersions: " in text
 
 
 def test_methods_in_words():
-    assert name_methods(["mlpct"]) == "MLPCT (research code)"
-    assert re.fullmatch(r"BCT \(.+\), ACT \(.+\) and AttCT \(research code\)", name_methods(["bct", "act", "attct"]))
+    assert name_methods(["mlpct"]) == f"MLPCT ({STACK})"
+    assert re.fullmatch(r"BCT \(.+\), ACT \(.+\) and AttCT \(.+05817\)\)", name_methods(["bct", "act", "attct"]))
 
 
 def test_pairs_that_share_little(tmp_path):

@@ -33,7 +33,7 @@ from ..run.interruption import rows_per_step
 from ..run.overrides import overridden
 from ..run.resumption import describe_earlier, describe_history, past_methods
 from .other_options import describe_other_options, describe_precision
-from .papers import cite, name_methods, name_without_paper
+from .papers import cite, name_methods
 from .weights import trained_weights
 from .words import in_words, safe
 
@@ -149,7 +149,6 @@ def build_card(
         results=_eval_results(trainer),
         facts=facts,
         citation=cite(methods),
-        without_paper=name_without_paper(methods),
         versions=", ".join(f"{library} {version(library)}" for library in LIBRARIES),
     )
 

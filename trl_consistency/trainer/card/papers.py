@@ -33,10 +33,10 @@ class Paper(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """The printed name of a method, and its paper if it has one."""
+    """The printed name of a method, and its paper."""
 
     name: str
-    paper: Paper | None = None
+    paper: Paper
 
 
 CHUA = Paper(
@@ -60,13 +60,21 @@ HAN = Paper(
     2026,
     "2605.21834",
 )
+GAUTAM = Paper(
+    "gautam2026stack",
+    "Consistency Training Along the Transformer Stack",
+    "Sukrati Gautam and Neil Shah and Arav Dhoot and Bryan Maruyama and Caroline Wei and Rohan Kapoor and Robert Sidey and "
+    "Prakhar Gupta and Zi Cheng Huang and David Demitri Africa",
+    2026,
+    "2606.05817",
+)
 
 ORIGINS = {
     "bct": Origin("BCT", CHUA),
     "kl": Origin("soft-target BCT", CHUA),
     "act": Origin("ACT", IRPAN),
-    "attct": Origin("AttCT"),
-    "mlpct": Origin("MLPCT"),
+    "attct": Origin("AttCT", GAUTAM),
+    "mlpct": Origin("MLPCT", GAUTAM),
     "opct": Origin("OPCT", HAN),
 }
 
@@ -74,17 +82,9 @@ ORIGINS = {
 def name_methods(methods: list[str]) -> str:
     """Returns the methods' names in words, each with a link to its paper."""
     origins = [ORIGINS[method] for method in methods]
-    return in_words(
-        [f"{origin.name} ({origin.paper.link if origin.paper else 'research code'})" for origin in origins]
-    )
+    return in_words([f"{origin.name} ({origin.paper.link})" for origin in origins])
 
 
 def cite(methods: list[str]) -> str:
-    """Returns the BibTeX entries of the methods' papers, each once; empty if there are none."""
-    papers = [ORIGINS[method].paper for method in methods]
-    return "\n\n".join(dict.fromkeys(paper.bibtex for paper in papers if paper))
-
-
-def name_without_paper(methods: list[str]) -> str:
-    """Returns the names of the methods without a paper, in words; empty if there are none."""
-    return in_words([ORIGINS[method].name for method in methods if ORIGINS[method].paper is None])
+    """Returns the BibTeX entries of the methods' papers, each once."""
+    return "\n\n".join(dict.fromkeys(ORIGINS[method].paper.bibtex for method in methods))
