@@ -109,6 +109,22 @@ def test_other_adapters_are_in_float32(tmp_path, model_dir, config, on_cpu):
 
 
 @pytest.mark.parametrize("method", ["bct", "opct"])
+@pytest.mark.parametrize("copied", [{"modules_to_save": ["lm_head"]}, {"trainable_token_indices": [70, 80]}])
+def test_copies_of_weights_in_float32_begin_as_these(tmp_path, model_dir, method, copied, on_cpu):
+    """TRL rounds them to bfloat16. The student was not the reference at the start, and steps of 1e-5 changed 1% of a head."""
+    options = {"use_cpu": on_cpu, "learning_rate": 1e-5, "max_steps": 2}
+    config = LoraConfig(**LORA, **copied)
+    given = {"train_dataset": make_pairs(8), "quantization_config": BitsAndBytesConfig(**NF4), "peft_config": config}
+    trainer = trainer_of(method, tmp_path, str(model_dir), options, **given)
+    (copy,) = (of for name, of in trainer.model.named_parameters() if re.search("modules_to_save|tokens_delta", name))
+    original = AutoModelForCausalLM.from_pretrained(model_dir).lm_head.weight.detach().to(copy.device)
+    start = original if "modules_to_save" in copied else original[copied["trainable_token_indices"]]
+    torch.testing.assert_close(copy.detach(), start, rtol=0, atol=0)
+    trainer.train()
+    assert (copy != start).float().mean() > 0.9
+
+
+@pytest.mark.parametrize("method", ["bct", "opct"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_given_adapter_begins_as_it_was(tmp_path, model_dir, method, dtype, on_cpu):
     """TRL rounded the weights of an adapter that is trained on."""

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from accelerate.utils import is_peft_model
 from peft import PeftModel
+from peft.tuners.trainable_tokens.layer import TrainableTokensLayer
+from peft.utils.other import ModulesToSaveWrapper
 from torch import Tensor, nn
 
 from ..upstream import use_adapter
@@ -57,7 +59,7 @@ def restore_dtype(model: Any, given: Sequence[tuple[nn.Parameter, Tensor]]) -> N
     """
     Undoes what TRL's trainers do to an adapter on quantized weights. They round it to bfloat16, where AdamW's steps at learning rates
     of 1e-5 or below change few of its weights. A `given` adapter gets its numbers back, and a new one goes on in float32, as PEFT
-    makes it.
+    makes it. Its copies of whole modules, and of embeddings of tokens, get their numbers back, too.
     """
     for weight, numbers in given:
         if weight.dtype != numbers.dtype:
@@ -65,7 +67,18 @@ def restore_dtype(model: Any, given: Sequence[tuple[nn.Parameter, Tensor]]) -> N
     is_quantized = getattr(model, "is_loaded_in_4bit", False) or getattr(model, "is_loaded_in_8bit", False)
     if given or not is_quantized:
         return
+    for module in model.modules():
+        if isinstance(module, ModulesToSaveWrapper):
+            for copy in module.modules_to_save.values():
+                for weight, original in zip(copy.parameters(), module.original_module.parameters(), strict=False):
+                    if weight.dtype != original.dtype:
+                        weight.data = original.data.clone()
+        elif isinstance(module, TrainableTokensLayer):
+            for name, weight in module.trainable_tokens_delta.items():
+                original = module.trainable_tokens_original[name]
+                if weight.dtype != original.dtype and torch.equal(weight, original.to(weight.dtype)):
+                    weight.data = original.clone()
     for name, weight in model.named_parameters():
-        # Copies of whole modules (`modules_to_save`) stay as large as the modules.
+        # Copies of whole modules (`modules_to_save`) in bfloat16 stay as large as the modules.
         if weight.requires_grad and weight.dtype == torch.bfloat16 and "modules_to_save" not in name.split("."):
             weight.data = weight.data.float()
