@@ -2,9 +2,8 @@ from pathlib import Path
 
 import pytest
 import trl
-from tokenizers import processors
 
-from tests.helpers.models import CHATML, make_sentencepiece_tokenizer, make_tokenizer
+from tests.helpers.models import CHATML, make_ending_tokenizer, make_sentencepiece_tokenizer, make_tokenizer
 from tests.helpers.processors import TextProcessor
 from trl_consistency import InvalidPairsError
 from trl_consistency.data.rendering import render_completion, render_prompt
@@ -60,11 +59,7 @@ def test_keys_that_arrow_added_are_dropped():
 
 
 def test_end_of_sequence_added_by_the_tokenizer_is_removed():
-    tokenizer = make_tokenizer()
-    plain = render_prompt(tokenizer, "What?")
-    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single="$A <|im_end|>", special_tokens=[("<|im_end|>", tokenizer.eos_token_id)]
-    )
+    plain, tokenizer = render_prompt(make_tokenizer(), "What?"), make_ending_tokenizer()
     assert tokenizer("What?")["input_ids"] == [*plain, tokenizer.eos_token_id]
     assert render_prompt(tokenizer, "What?") == plain
     completion = render_completion(tokenizer, "What?", " Paris")

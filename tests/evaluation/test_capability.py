@@ -9,9 +9,8 @@ from importlib.util import find_spec
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from tokenizers import processors
 
-from tests.helpers.models import make_model, make_tokenizer
+from tests.helpers.models import make_ending_tokenizer, make_model, make_tokenizer
 from tests.helpers.naive_answers import naive_answer
 from tests.helpers.processors import TextProcessor
 from trl_consistency.data.rendering import render_prompt
@@ -297,10 +296,7 @@ def test_texts_and_prompts_one_at_a_time(folder, model, tokenizer, monkeypatch):
 
 def test_an_end_that_the_tokenizer_adds_is_no_part_of_a_text(tmp_path, model, tokenizer):
     """It was scored, though no prompt has it, and training on answers changes it most."""
-    ending = make_tokenizer()
-    ending.backend_tokenizer.post_processor = processors.TemplateProcessing(
-        single="$A <|im_end|>", special_tokens=[("<|im_end|>", ending.eos_token_id)]
-    )
+    ending = make_ending_tokenizer()
     write_lines(tmp_path / "plain.jsonl", TEXTS)
     write_lines(tmp_path / "worked.jsonl", WORKED)
     assert measure_capability(model, ending, tmp_path) == measure_capability(model, tokenizer, tmp_path)
@@ -463,6 +459,15 @@ def test_completions_one_at_a_time(batch_size, tokenizer, capfd):
     assert capfd.readouterr() == ("", "")
     assert expected["acc"] != expected["acc_norm"]
     assert 0 < sum(expected["acc"]) < 40
+
+
+@needs_lm_eval
+def test_an_end_that_the_tokenizer_adds_is_no_part_of_a_choice(tokenizer):
+    """The end was scored in the place of the first token of each choice: the same letter was the likeliest in all questions."""
+    letters = [row | {"prompt": f"Question: {row['question']}\nAnswer:"} for row in make_questions(16)]
+    letters = [row | {"choices": list("ABCD"), "answer": number % 4} for number, row in enumerate(letters)]
+    of_each = [score_completions(make_model(seed=1), of, letters) for of in (make_ending_tokenizer(), tokenizer)]
+    assert of_each[0] == of_each[1]
 
 
 @needs_lm_eval

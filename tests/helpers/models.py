@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 from datasets import Dataset
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from trl_consistency import ConsistencyConfig
@@ -45,6 +45,15 @@ def make_tokenizer(chat_template: str | None = CHATML, vocab_size: int = 384) ->
         additional_special_tokens=special[1:2],
     )
     tokenizer.chat_template = chat_template
+    return tokenizer
+
+
+def make_ending_tokenizer(chat_template: str | None = CHATML) -> PreTrainedTokenizerFast:
+    """The same tokenizer, which appends its end-of-sequence token to every text, as with `add_eos_token`."""
+    tokenizer = make_tokenizer(chat_template)
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="$A <|im_end|>", special_tokens=[("<|im_end|>", tokenizer.eos_token_id)]
+    )
     return tokenizer
 
 

@@ -382,9 +382,11 @@ def _encode_rest(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """Returns the token ids of a text, without the end-of-sequence token that some tokenizers append."""
     ids = tokenizer(text=text)["input_ids"]
-    if not ids or ids[-1] != tokenizer.eos_token_id:
-        return ids
-    appended = tokenizer(text="")["input_ids"]
-    ends_with_eos = bool(appended) and appended[-1] == tokenizer.eos_token_id
-    is_bos = len(appended) == 1 and tokenizer.bos_token_id == tokenizer.eos_token_id
-    return ids[:-1] if ends_with_eos and not is_bos else ids
+    return ids[:-1] if ids and ids[-1] == tokenizer.eos_token_id and appends_end(tokenizer) else ids
+
+
+def appends_end(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether the tokenizer appends its end-of-sequence token to every text, as with `add_eos_token`."""
+    added = tokenizer(text="")["input_ids"]
+    is_bos = len(added) == 1 and tokenizer.bos_token_id == tokenizer.eos_token_id
+    return bool(added) and added[-1] == tokenizer.eos_token_id and not is_bos

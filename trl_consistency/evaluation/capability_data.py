@@ -224,7 +224,7 @@ def token_ids(
     if isinstance(item, Text):
         context, scored = text_tokens(tokenizer, item)
         return [[*context, *scored]]
-    return [get_tokenizer(tokenizer)(text=f"{item.prompt} {choice}")["input_ids"] for choice in item.choices]
+    return [encode_text(get_tokenizer(tokenizer), f"{item.prompt} {choice}") for choice in item.choices]
 
 
 def _read_file(path: Path) -> ItemSet | None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from peft import PeftModel
 
-from tests.helpers.models import CHATML, make_model, make_tokenizer
+from tests.helpers.models import CHATML, make_ending_tokenizer, make_model, make_tokenizer
 from tests.helpers.processors import TextProcessor
 from trl_consistency import ConsistencyError
 from trl_consistency.cli import main as cli
@@ -264,6 +264,25 @@ def test_replies_end_where_the_tokenizers_turn_ends(tmp_path, tokenizer):
     model.generation_config.eos_token_id = 1
     [found] = run_suites(model, [capitals(tmp_path, 50)], None, tokenizer)["base"]
     assert found.value == 1.0
+
+
+@needs_lm_eval
+@pytest.mark.parametrize("template", [CHATML, None])
+def test_an_end_that_the_tokenizer_adds_is_in_no_prompt(tmp_path, template):
+    """The end was scored in the place of a letter, and replies followed an end."""
+    data = make_choices(tmp_path / "choices.jsonl", 12)
+    (tmp_path / "local.yaml").write_text(MULTIPLE_CHOICE.format(name="mc", file=data))
+    found, asked = [], []
+    for tokenizer in (make_tokenizer(template), make_ending_tokenizer(template)):
+        found.append(run_suites(make_model(), [f"lm_eval:{tmp_path}/local.yaml"], None, tokenizer)["base"])
+        model = replying(make_model(), [5, tokenizer.eos_token_id])
+        generate = model.generate
+        model.generate = lambda input_ids, of=generate, **options: (
+            asked.append((input_ids.tolist(), options["attention_mask"].tolist())) or of(input_ids, **options)
+        )
+        run_suites(model, [capitals(tmp_path)], None, tokenizer)
+    assert found[0] == found[1]
+    assert asked[0] == asked[1]
 
 
 @pytest.mark.long
