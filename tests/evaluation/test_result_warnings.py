@@ -13,9 +13,9 @@ from trl_consistency import InvalidPairsError
 from trl_consistency.evaluation import PairSet, answer_pairs, evaluate, measure_distances
 from trl_consistency.evaluation.answers.generate import AnswerOptions, generate_answers
 from trl_consistency.evaluation.grading.judge import Judgement, LocalJudge
-from trl_consistency.evaluation.rates.intervals import FEWEST_SOURCES, Estimate, Sample, estimate
+from trl_consistency.evaluation.rates.intervals import FEWEST_SOURCES, Estimate, Sample, equal_sources, estimate
 from trl_consistency.evaluation.side_effects import measure_side_effects
-from trl_consistency.scripts.evaluation_files import _any_worse
+from trl_consistency.scripts.evaluation_files import _any_worse, assurances
 
 
 class Silent:
@@ -118,7 +118,7 @@ def test_rows_of_one_source_are_warned_of(tokenizer, monkeypatch):
     assert trained.findings(base) == []
     (warning,) = base.warnings()
     assert warning.startswith(
-        "All 40 clean prompts of facts are of 1 source(s) (`source_id`). Of fewer than 5, the intervals"
+        "All 40 clean prompts of facts are of 1 source(s) (`source_id`). Of fewer than five, the intervals"
     )
     for size, warns in ((10, True), (8, False)):
         says(monkeypatch, tokenizer, babbler(40, 0, 40))
@@ -140,17 +140,50 @@ def test_requests_of_one_source_are_warned_of(tokenizer, monkeypatch):
 @pytest.mark.parametrize(("value", "is_worse"), [(-1.0, True), (0.0, False), (0.5, False)])
 def test_a_loss_in_few_sources_is_not_said_to_be_none(value, is_worse):
     """Their interval holds every change of a share, and not of a margin."""
-    assert _any_worse({"benign_answered": Estimate(value, (-1.0, 1.0), 60, 1)}) == is_worse
-    assert _any_worse({"benign_answered": Estimate(value, (-1.0, 0.1), 60, 4)}) == is_worse
-    assert not _any_worse({"benign_answered": Estimate(value, (-1.0, 1.0), 60, 5)})
-    assert not _any_worse({"clean_margin": Estimate(value, (-1.0, 1.0), 60, 4, unit="nats")})
+    few = {"benign_answered", "clean_margin"}
+    assert _any_worse({"benign_answered": Estimate(value, (-1.0, 1.0), 60, 1)}, ()) == is_worse
+    assert _any_worse({"benign_answered": Estimate(value, (-1.0, 0.1), 60, 4)}, few) == is_worse
+    assert not _any_worse({"benign_answered": Estimate(value, (-1.0, 1.0), 60, 5)}, ())
+    assert not _any_worse({"clean_margin": Estimate(value, (-1.0, 1.0), 60, 4, unit="nats")}, few)
 
 
-@pytest.mark.parametrize(("sources", "holds"), [(FEWEST_SOURCES - 1, True), (FEWEST_SOURCES, False)])
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [
+        (
+            [60] + [1] * 40,
+            "are of 41 source(s) (`source_id`), whose sizes are so unequal that they count as 2.7. Of fewer",
+        ),
+        (
+            [40, 40, 1, 1, 1],
+            "are of 5 source(s) (`source_id`), whose sizes are so unequal that they count as 2.2. Of fewer",
+        ),
+        ([20] * 4, "are of 4 source(s) (`source_id`). Of fewer than five"),
+        ([12, 11, 10, 9, 8], None),
+    ],
+)
+def test_sources_of_unequal_sizes_count_as_fewer(tokenizer, monkeypatch, sizes, told):
+    """All answers were lost, and the report said that nothing got worse."""
+    sources = [str(source) for source, size in enumerate(sizes) for _ in range(size)]
+    rows = [row(f"{number}?", "Rome! ", "Paris", "Rome", source_id=of) for number, of in enumerate(sources)]
+    found = []
+    for right in (len(rows), 0):
+        says(monkeypatch, tokenizer, babbler(right, len(rows) - right, len(rows)))
+        found.append(evaluate(None, tokenizer, {"facts": rows}))
+    base, trained = found
+    findings = trained.findings(base)
+    summary = {"models": {"lora": {"differences": trained.differences(base), "findings": findings}}}
+    assert assurances(summary, {"base": base, "lora": trained}) == []
+    assert bool(findings) == (told is None)
+    assert [told in text for text in base.warnings()] == [True] * (told is not None)
+
+
+@pytest.mark.parametrize(("sources", "holds"), [(4, True), (5, False)])
 def test_the_interval_of_few_sources_holds_every_change(sources, holds):
     names = [str(number) for number in range(sources)] * 20
     before, after = (Sample([value] * len(names), names) for value in (True, False))
     assert (estimate([before, after], lambda one, other: other - one, (-1.0, 1.0)).interval[1] > 0) == holds
+    assert (equal_sources(names) < FEWEST_SOURCES) == holds
 
 
 def test_an_adapter_in_the_base_model_is_warned_about_where_rows_are_given(tokenizer):

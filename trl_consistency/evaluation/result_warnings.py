@@ -11,7 +11,7 @@ from .answers.generate import NOT_ASKED
 from .answers.replies import warning_of_cut, warning_of_markers
 from .grading.grade import is_anchor, suggests_right_choice, unnamed_answers
 from .pair_set import SIDES, UNKNOWN
-from .rates.intervals import FEWEST_SOURCES
+from .rates.intervals import FEWEST_SOURCES, equal_sources
 from .rates.measures import sources_of
 from .rates.preferences import left_out_questions
 from .row_kinds import kind_of
@@ -105,11 +105,13 @@ def _of_few_sources(rows: Sequence[Mapping[str, Any]], of_name: str) -> list[str
     for kind in dict.fromkeys(kinds):
         of_kind = [place for place, other in enumerate(kinds) if other == kind]
         prompts = {prompt_key(rows[place], "clean_prompt") for place in of_kind}
-        count = len({sources[place] for place in of_kind})
-        if len(prompts) > 1 and (count == 1 or count < FEWEST_SOURCES <= len(of_kind)):
+        of_rows = [sources[place] for place in of_kind]
+        number, count = len({*of_rows}), equal_sources(of_rows)
+        if len(prompts) > 1 and (number == 1 or count < FEWEST_SOURCES <= len(of_kind)):
             which = "" if len(of_kind) == len(rows) else f" of {kind} rows"
+            unequal = "" if count == number else f", whose sizes are so unequal that they count as {count:.1f}"
             found.append(
-                f"All {len(prompts)} clean prompts{which}{of_name} are of {count} source(s) (`source_id`). Of fewer than {FEWEST_SOURCES}, "
+                f"All {len(prompts)} clean prompts{which}{of_name} are of {number} source(s) (`source_id`){unequal}. Of fewer than five, "
                 "the intervals are so wide that no change of a share is beyond them. Add questions, and give each a `source_id` of its own."
             )
     return found

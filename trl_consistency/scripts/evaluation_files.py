@@ -16,7 +16,7 @@ from ..errors import ConsistencyError, one_line
 from ..evaluation.capability import CapabilityResult
 from ..evaluation.grading.grade import last_text
 from ..evaluation.pair_set import PREPARED, SIDES
-from ..evaluation.rates.intervals import DIGITS, FEWEST_SOURCES, Estimate
+from ..evaluation.rates.intervals import DIGITS, FEWEST_SOURCES, Estimate, equal_sources
 from ..evaluation.rates.measures import METRICS
 from ..evaluation.report.page import Picture, Report, Table
 from ..evaluation.report.plots import (
@@ -112,26 +112,39 @@ def assurances(summary: Mapping[str, Any], found: Mapping[str, Results]) -> list
             continue
         if _all_answers(results) == _all_answers(found[BASE]):
             lines.append(f"{name}: all answers are the base model's.")
-        elif not summary["models"][name]["findings"] and not _any_worse(results.differences(found[BASE])):
+        elif not summary["models"][name]["findings"] and not _any_worse(
+            results.differences(found[BASE]), _of_few_sources(results)
+        ):
             lines.append(f"{name}: on these pairs, nothing got worse beyond its 95% interval.")
     return lines
 
 
-def _any_worse(differences: Mapping[str, Estimate]) -> bool:
+def _any_worse(differences: Mapping[str, Estimate], of_few: Collection[str]) -> bool:
     """
-    Whether a metric got worse beyond its interval, or may have, since it has none. With few sources, any loss counts: the interval
-    holds every change of a share. Other words than before are no worse.
+    Whether a metric got worse beyond its interval, or may have, since it has none. In metrics `of_few` sources, any loss counts: the
+    interval holds every change of a share. Other words than before are no worse.
     """
     for key, difference in differences.items():
         name, _, _ = key.partition("/")
         low, high = difference.interval or (1.0, -1.0)
-        if difference.sources < (2 if difference.unit in DIGITS else FEWEST_SOURCES):
+        if difference.sources < 2 or (key in of_few and difference.unit not in DIGITS):
             low = high = difference.value
         if name != "reference_agreement" and (
             low > 0 if METRICS[name].is_failure or METRICS[name].is_gap else high < 0
         ):
             return True
     return False
+
+
+def _of_few_sources(results: Results) -> set[str]:
+    """Returns the metrics with a sample whose sources count as so few that a change from all to none is within its interval."""
+    return {
+        f"{metric}/{name}" if name else metric
+        for name, of_set in results.sets.items()
+        for metric, of_metric in METRICS.items()
+        for sample in of_metric.samples
+        if sample in of_set.samples and equal_sources(of_set.samples[sample].sources) < FEWEST_SOURCES
+    }
 
 
 def _all_answers(results: Results) -> list[str]:

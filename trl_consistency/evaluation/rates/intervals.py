@@ -20,8 +20,8 @@ LEVEL = 0.95
 # Units of means that are no shares: of margins, and of texts
 NATS, NATS_PER_TOKEN = "nats", "nats per token"
 DIGITS = {NATS: 2, NATS_PER_TOKEN: 3}
-# Of fewer, a share's change from all to none is within its interval
-FEWEST_SOURCES = 5
+# Of fewer sources of equal sizes, a share's change from all to none is within its interval
+FEWEST_SOURCES = 4.1
 
 
 @dataclass(frozen=True)
@@ -256,6 +256,12 @@ def estimate(
         shift = math.sqrt(max(float(np.array(shifts) @ correlation @ np.array(shifts)), 0.0))
         bounds.append(min(max(value + direction * shift, span[0]), span[1]))
     return replace(found, interval=(bounds[0], bounds[1]))
+
+
+def equal_sources(sources: Sequence[str]) -> float:
+    """Returns how many sources of equal sizes the given ones count as: `N² / Σ n²`."""
+    counts = Counter(sources).values()
+    return float(sum(counts) ** 2 / sum(count**2 for count in counts))
 
 
 def _beta_binomial_size(hits: np.ndarray, counts: np.ndarray) -> float:
