@@ -187,6 +187,22 @@ def test_what_is_rejected_is_warned_about(model, tokenizer, says):
     assert len(convert_pairs(pairs, "preference", model, tokenizer, options).warnings) == 2
 
 
+def test_a_template_that_writes_no_end_is_told(model, monkeypatch):
+    """GLM-4.5's: TRL's rows have no end, and cut ones were said to get one."""
+    tokenizer = make_tokenizer(CHATML.replace("'<|im_end|>\n' }}", "'' }}"))
+    options = AnswerOptions(40, progress=False)
+
+    def generate(model, processing_class, prompts, *args, **kwargs):
+        texts = ["Rome. " * 20 if "Rome!" in tokenizer.decode(prompt) else "Paris." for prompt in prompts]
+        return [tokenizer(text=text, add_special_tokens=False)["input_ids"][:40] for text in texts]
+
+    monkeypatch.setattr(answering, "generate_ids", generate)
+    no_end, cut = convert_pairs([capital("1?", "Rome!")], "preference", model, tokenizer, options).warnings
+    assert no_end.startswith("The chat template writes no end after an answer, and TRL adds none: training does not")
+    assert cut == "1 of 1 rejected answer(s) were cut at `max_completion_length`."
+    assert convert_pairs([capital("1?", "Rome!")], "sft", model, tokenizer, options).warnings == [no_end]
+
+
 def test_a_thought_without_an_answer_is_not_chosen(model, tokenizer, says):
     says(
         {"1?": "<think>Paris?", "Rome! 1?": "Rome.", "2?": "<think>Hm.</think> Paris.", "Rome! 2?": "<think>Rome?"}, []

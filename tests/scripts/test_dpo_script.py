@@ -13,7 +13,7 @@ from transformers import BitsAndBytesConfig, TrainerCallback
 
 from tests.helpers.chats import assistant, user
 from tests.helpers.loopback_hub import TOKEN
-from tests.helpers.models import make_model
+from tests.helpers.models import CHATML, make_model, make_tokenizer
 from trl_consistency.data.folders import TRAINED_PAIRS
 from trl_consistency.data.trained_pairs import digests_of, read_digests, write_digests
 from trl_consistency.scripts import dpo
@@ -56,6 +56,16 @@ def test_prefers_the_chosen_answers(tmp_path, preferences, model_dir):
     assert margins[0] == 0
     assert margins[-1] > 0.05
     assert PeftModel.from_pretrained(make_model(), tmp_path / "out").peft_config["default"].r == 2
+
+
+@pytest.mark.parametrize("has_end", [True, False])
+def test_answers_without_an_end_are_warned_of(tmp_path, preferences, model_dir, caplog, has_end):
+    """As with GLM-4.5, whose template writes nothing after an answer: TRL's preferences had no end, and nothing said so."""
+    shutil.copytree(model_dir, tmp_path / "model")
+    template = CHATML if has_end else CHATML.replace("'<|im_end|>\n' }}", "'' }}")
+    make_tokenizer(template).save_pretrained(tmp_path / "model")
+    train(tmp_path, model_name_or_path=str(tmp_path / "model"), dataset_name=str(preferences.parent))
+    assert ("The chat template writes no end after an answer, and TRL adds none" in caplog.text) != has_end
 
 
 @pytest.mark.long

@@ -38,6 +38,10 @@ TEMPLATE_FILES = {
 }
 # Stands for a message's content, to find what a template writes around it
 SENTINEL = "consistency q"
+NO_END = (
+    "The chat template writes no end after an answer, and TRL adds none: training does not teach the model where to stop. Train with a "
+    "template that ends an answer with the end-of-sequence token"
+)
 
 
 def load_processing_class(
@@ -222,13 +226,22 @@ def render_completion(
     may_lack_end = answer.get("tool_calls") or tokenizer.decode(ids[-4:]).rstrip().endswith(
         message_text(answer).rstrip()[-1:]
     )
-    if may_lack_end:  # GLM-4.5: the next turn begins right behind an answer
-        whole = _apply_chat_template(
-            processing_class, _append(prompt, SENTINEL), tools, chat_template_kwargs, tokenize=False, is_complete=True
-        )
-        if whole.rstrip().endswith(SENTINEL):
-            return [*ids, tokenizer.eos_token_id]
+    if may_lack_end and not writes_end(processing_class, prompt, tools, chat_template_kwargs):
+        return [*ids, tokenizer.eos_token_id]
     return ids
+
+
+def writes_end(
+    processing_class: ProcessingClass,
+    prompt: list[Message],
+    tools: list[dict] | None = None,
+    chat_template_kwargs: dict[str, Any] | None = None,
+) -> bool:
+    """Whether the chat template writes something after an answer. With GLM-4.5's, the next turn begins right behind it."""
+    whole = _apply_chat_template(
+        processing_class, _append(prompt, SENTINEL), tools, chat_template_kwargs, tokenize=False, is_complete=True
+    )
+    return not whole.rstrip().endswith(SENTINEL)
 
 
 def _completion_ids(

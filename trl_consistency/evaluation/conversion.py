@@ -10,15 +10,24 @@ from transformers import PreTrainedModel
 
 from ..data.lint import FINDINGS, TEXT_PROMPTS, has_cue_in_clean
 from ..data.messages import without_none
-from ..data.pairs import PAIR_COLUMNS, PROMPT_COLUMNS, RESERVED_COLUMNS, report_faults, row_checker
+from ..data.pairs import (
+    PAIR_COLUMNS,
+    PROMPT_COLUMNS,
+    RESERVED_COLUMNS,
+    parse_json_column,
+    report_faults,
+    row_checker,
+)
 from ..data.prepare import variables_of, warnings_of_variables
 from ..data.rendering import (
+    NO_END,
     ProcessingClass,
     continuation,
     get_tokenizer,
     is_prefilled,
     message_text,
     skips_template,
+    writes_end,
 )
 from ..data.unknown_words import say_unknown
 from ..errors import ConsistencyError, InvalidPairsError
@@ -169,6 +178,7 @@ def convert_pairs(
         return Conversion([], left_out)
     _check_variables(of_set, chat_template_kwargs)
     answers: dict[str, list[Answer]] = {}
+    has_end = True
     swapped = sum(map(has_cue_in_clean, of_set.rows))
     warnings = [f"{swapped} row(s) {FINDINGS['swapped_prompts']}."] if swapped else []
     warnings += warnings_of_variables(of_set.rows, chat_template_kwargs or {})
@@ -183,6 +193,8 @@ def convert_pairs(
         of_set = of_set.rendered(tokenizer, "pairs", chat_template_kwargs)
         of_set.check_lengths("pairs", context_of(model))
         warnings += _prompt_warnings(of_set, tokenizer)
+        has_end = _has_end(of_set, tokenizer, chat_template_kwargs or {})
+        warnings += [] if has_end else [f"{NO_END}."]
         answers |= _generated(model, tokenizer, of_set.rows, sides, options, cache)
     clean = _graded(of_set, answers, "clean", options)
     perturbed = _graded(of_set, answers, "perturbed", options) if "perturbed" in answers else None
@@ -202,7 +214,7 @@ def convert_pairs(
         if any(column in row for row in found.rows):
             for row in found.rows:
                 row.setdefault(column, nothing)
-    told = [*_variable_warnings(found.rows), *_rejected_warnings([reply for reply in rejected if reply])]
+    told = [*_variable_warnings(found.rows), *_rejected_warnings([reply for reply in rejected if reply], has_end)]
     return found._replace(warnings=[*found.warnings, *told])
 
 
@@ -219,11 +231,12 @@ def _variable_warnings(rows: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _rejected_warnings(rejected: Sequence[_Reply]) -> list[str]:
+def _rejected_warnings(rejected: Sequence[_Reply], has_end: bool) -> list[str]:
     """Returns warnings of rejected answers that end otherwise than a reply does."""
+    ended = ", and TRL ends them all the same" if has_end else ""
     counts = {
         "are empty, or a thought without an answer": sum(not reply.said.strip() for reply in rejected),
-        "were cut at `max_completion_length`, and TRL ends them all the same": sum(of.is_cut for of in rejected),
+        f"were cut at `max_completion_length`{ended}": sum(of.is_cut for of in rejected),
     }
     return [f"{count} of {len(rejected)} rejected answer(s) {what}." for what, count in counts.items() if count]
 
@@ -317,6 +330,17 @@ def _prompt_warnings(of_set: PairSet, tokenizer: ProcessingClass) -> list[str]:
     texts = sum(skips_template(tokenizer, *(row[column] for column in PROMPT_COLUMNS)) for row in of_set.rows)
     told = [say_unknown(f"{len(unknown)} row(s)", sum(unknown))] if unknown else []
     return told + [f"{texts} row(s) {TEXT_PROMPTS}."] * bool(texts)
+
+
+def _has_end(of_set: PairSet, tokenizer: ProcessingClass, chat_template_kwargs: dict[str, Any]) -> bool:
+    """Whether TRL's answers have an end: text gets one, and messages what the chat template writes."""
+    row = next((row for row in of_set.rows if isinstance(row["perturbed_prompt"], list)), None)
+    return row is None or writes_end(
+        tokenizer,
+        row["perturbed_prompt"],
+        parse_json_column(row.get("tools")),
+        variables_of(row, chat_template_kwargs),
+    )
 
 
 def _generated(

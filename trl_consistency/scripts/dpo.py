@@ -22,8 +22,11 @@ from trl import (
     get_quantization_config,
 )
 
+from ..data.rendering import NO_END
 from ..data.trained_pairs import read_digests
 from ..errors import ConsistencyError, ends_with_message
+from ..generation.options import end_tokens
+from ..log import get_logger
 from ..models.embedded_models import resolve_model
 from ..models.loading import check_loadable
 from ..trainer.run.interruption import check_has_states, find_checkpoint
@@ -41,7 +44,10 @@ from .parser import StrictParser
 from .training import NO_PREDICTION
 
 
+logger = get_logger(__name__)
+
 COLUMNS = ("prompt", "chosen", "rejected")
+MOST_AFTER_END = 4  # tokens that a chat template writes after the end of an answer, such as a line break
 
 
 def make_parser(prog: str | None = None) -> StrictParser:
@@ -103,6 +109,9 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> DPOTraine
     )
     for given, dataset in ((train_dataset, trainer.train_dataset), (eval_dataset, trainer.eval_dataset)):
         _check_lengths(given, dataset, training_args.max_length)
+    last_ids = next(iter(trainer.train_dataset))["chosen_ids"][-MOST_AFTER_END:]
+    if {*last_ids}.isdisjoint(end_tokens(trainer.model, trainer.processing_class)):
+        logger.warning(f"{NO_END}.")
     # With those of what the model had been trained on before
     earlier = [read_digests(folder) for folder in (name, checkpoint) if folder]
     trainer.trained_pairs = np.unique(np.concatenate([digests_of_preferences(train_dataset), *earlier]))
