@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from peft import PeftModel
+from transformers import MambaConfig, MambaForCausalLM
 
 from tests.helpers.models import CHATML, make_ending_tokenizer, make_model, make_tokenizer
 from tests.helpers.processors import TextProcessor
@@ -283,6 +284,29 @@ def test_an_end_that_the_tokenizer_adds_is_in_no_prompt(tmp_path, template):
         run_suites(model, [capitals(tmp_path)], None, tokenizer)
     assert found[0] == found[1]
     assert asked[0] == asked[1]
+
+
+@needs_lm_eval
+@pytest.mark.parametrize("kind", ["scored", "written"])
+def test_long_prompts_are_not_cut_where_a_model_has_no_limit(tmp_path, tokenizer, kind):
+    """As Mamba, whose config names none: the harness read the last 2,048 tokens of each."""
+    question = "What is " + "a " * 3000
+    if kind == "scored":
+        write_rows(tmp_path / "rows.jsonl", [{"question": question, "choices": ["yes", "no"], "answer": 0}])
+        (tmp_path / "local.yaml").write_text(MULTIPLE_CHOICE.format(name="mc", file=tmp_path / "rows.jsonl"))
+        suite = f"lm_eval:{tmp_path}/local.yaml"
+    else:
+        suite = capitals(tmp_path)
+        write_rows(tmp_path / "rows.jsonl", [{"question": question, "answer": "Paris"}])
+    config = MambaConfig(
+        vocab_size=384, hidden_size=8, state_size=2, num_hidden_layers=1, pad_token_id=0, eos_token_id=2
+    )
+    model, read = replying(MambaForCausalLM(config), [5, tokenizer.eos_token_id]), []
+    generate = model.generate
+    model.generate = lambda input_ids, **options: read.append(input_ids.shape[1]) or generate(input_ids, **options)
+    model.register_forward_pre_hook(lambda module, args, kwargs: read.append(args[0].shape[1]), with_kwargs=True)
+    run_suites(model, [suite], None, tokenizer)
+    assert min(read) > len(tokenizer(question)["input_ids"]) > 2048
 
 
 @pytest.mark.long

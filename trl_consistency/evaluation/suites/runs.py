@@ -25,6 +25,9 @@ from .reply_counts import Replies
 from .scores import SuiteScore, is_mean, suite_interval
 
 
+NO_LIMIT = 10**9  # tokens
+
+
 @dataclass(frozen=True)
 class Suite:
     """
@@ -172,6 +175,9 @@ def _run_lm_eval(
         think_end_token="</think>",
     )
     loaded = _lm_eval_tasks(suite)
+    if all(getattr(task, "OUTPUT_TYPE", None) != "loglikelihood_rolling" for task in loaded["tasks"].values()):
+        # Of models without a limit (Mamba), the harness would cut prompts. Long texts it reads in windows of this length.
+        lm._DEFAULT_MAX_LENGTH = NO_LIMIT
     groups = loaded.get("groups") or {}
     inner = {child for children in (loaded.get("group_map") or {}).values() for child in children}
     with own_options(model), own_randomness(model.device):  # the harness seeds the whole process
