@@ -24,6 +24,20 @@ def changed(content: str) -> str:
 
 
 @pytest.mark.parametrize(
+    "turn", ["'<start_of_turn>model'", '("model" if message.role == "assistant" else message.role)']
+)
+def test_only_templates_of_gemma_have_turns_of_the_role_model(turn):
+    """Others write a turn of that name, which their model has never seen."""
+    messages = [USER, {"role": "model", "content": "Paris."}, USER]
+    with pytest.raises(
+        InvalidPairsError, match="message 1 has the role `model`, and the chat template has no turns of"
+    ):
+        render_prompt(make_tokenizer(), messages)
+    gemma = make_tokenizer(CHATML.replace("message.role", turn))
+    assert "model\nParis." in gemma.decode(render_prompt(gemma, messages))
+
+
+@pytest.mark.parametrize(
     ("template", "messages", "tools", "message"),
     [
         (changed("message.content[:9]"), [USER], None, r"message 0 \(user\) says: 'What is"),

@@ -128,6 +128,14 @@ CASES: list[Case] = [
         ),
     ),
     Case(
+        "an earlier turn of the model",
+        "An earlier turn of the role `model`, where the chat template is not Gemma's",
+        "…row 0: message 1 has the role `model`, and the chat template has no turns of that name: write `assistant`…",
+        lambda room: room.trainer(
+            [CHAT | {"perturbed_prompt": [{"role": of, "content": "It is?"} for of in ("user", "model", "user")]}]
+        ),
+    ),
+    Case(
         "open tool call",
         "A prompt that ends with a tool call",
         "…row 0: `clean_prompt` ends with an assistant tool call, which cannot be continued: add the tool's answer…",

@@ -15,7 +15,7 @@ from ..json_files import fault_in
 from ..weight_files import folder_of
 from .control_tokens import are_rendered, check_messages
 from .messages import without_none
-from .template_check import check_rendered, check_variables
+from .template_check import check_rendered, check_roles, check_variables
 from .time_limit import TimeLimitError, time_limit
 
 
@@ -172,7 +172,7 @@ def render_prompt(
     function, so the two sides cannot be rendered differently.
 
     Raises [`InvalidPairsError`] if a message holds a control token, or the template omits or changes text or has no
-    such variable, and [`TimeLimitError`] if the template does not terminate.
+    such variable or role, and [`TimeLimitError`] if the template does not terminate.
     """
     if isinstance(prompt, str):
         tokenizer = get_tokenizer(processing_class)
@@ -341,6 +341,7 @@ def _apply_chat_template(
     what = f"The chat template, for the prompt that begins with {message_text(messages[0])[:60]!r},"
     with time_limit(RENDERING_SECONDS, what):
         check_variables(template, variables)
+        check_roles(template, messages)
         rendered = tokenizer.apply_chat_template(
             messages,
             tools=tools,

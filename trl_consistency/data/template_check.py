@@ -21,6 +21,8 @@ _BLOCKS, _OF_BLOCKS = ("thinking_blocks", "reasoning_details"), ("thinking", "te
 # Other texts of messages, which some templates know
 _OTHERS = ("tool_plan", "refusal")
 _DATE = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1""")
+# As Gemma's write it: `'model'`, `<start_of_turn>model`
+_MODEL_TURN = re.compile(r"""["'>]model\b""")
 # The tags that transformers adds to Jinja
 _GENERATION = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
 
@@ -34,6 +36,15 @@ def check_variables(template: str, variables: Iterable[str]) -> None:
             raise InvalidPairsError(
                 f"`chat_template_kwargs` sets `{name}`, a variable that the chat template does not have.{hint}"
             )
+
+
+def check_roles(template: str | None, messages: Sequence[dict[str, Any]]) -> None:
+    """Raises [`InvalidPairsError`] for a turn of the role `model` where the template, unlike Gemma's, has no such turns."""
+    places = [place for place, message in enumerate(messages) if message["role"] == "model"]
+    if places and not _MODEL_TURN.search(template or ""):
+        raise InvalidPairsError(
+            f"message {places[0]} has the role `model`, and the chat template has no turns of that name: write `assistant`"
+        )
 
 
 @lru_cache
