@@ -128,6 +128,16 @@ REFUSED = {
     f"API key: <code>{ALPHABET}</code>": NAMED,
     f"<b>API key:</b> {ALPHABET}": NAMED,
     f"<apiKey>{ALPHABET}</apiKey>": NAMED,
+    f"api_key: >-\n  {ALPHABET}": NAMED,
+    f"curl -u me:{ALPHABET[-12:]} https://x.y": NAMED,
+    f"wandb login --relogin \\\n  {'0123456789abcdef' * 2}01234567": "a Weights & Biases key",
+    f"wandb.login(host=get('H'), key='{'0123456789abcdef' * 2}01234567')": "a Weights & Biases key",
+    f'{{"refresh_token": "1//0g{ALPHABET}"}}': "a Google token",
+    f"GOOGLE_REFRESH_TOKEN=1//0g{ALPHABET}": "a Google token",
+    f"whsec_{ALPHABET}": "a Stripe key",
+    f"sk_test_{ALPHABET}": "a Stripe key",
+    '{"ghcr.io": {"auth": "bWU6aHVudGVyMnNlY3JldA=="}}': "a Docker token",
+    f'{{"username":"me","key":"{"0123456789abcdef" * 2}"}}': "a Kaggle key",
 }
 ALLOWED = (
     "https://huggingface.co/home/me/x and and/or, [link](/docs/x), </think>, 1/2/3, task-ask-for-a-long-while-indeed, "
@@ -141,6 +151,8 @@ ALLOWED = (
     "| API key | claude-3-5-sonnet-20241022 |, --api-key KEY, first_pass = run_2_steps, sort_key = by_length_of_20_tokens, wandb login\n"
     f"git checkout {'0123456789abcdef' * 2}01234567, wandb.login(), at the commit {'0123456789abcdef' * 2}01234567, wandb_v1_keys, "
     "Authorization: Basic <base64>, https://example.com/a?key=value&sig=none, robot12345, </apiKey><b>2024</b>, "
+    "curl -u user:$TOKEN_2_OF_MINE https://x.y, curl -u user:password x, api_key: | a key, "
+    '"auth": "none", {"key": "value"}, whsec_secret, sk_test_key, 1//0 = inf, '
     "A:/B, Q:/ A:/, git@github.com:/a, -v models:/root/x, me@example.com:8000/a/b, c:/x, "
     "GET /users/7, /api/users/7, https://example.com/en/home/me, his/her, the page /project, /groups and /net, a /p/r/n curve, /u/someone, r/project/x, km/h/s, /usr/bin/env, /dev/null"
 )

@@ -38,16 +38,16 @@ SECRETS = {
     "a Hugging Face token": rb"(?<![A-Za-z0-9])(?:(?:hf_|api_org_)[A-Za-z0-9]{20,}|hf_(?:oauth|jwt)_eyJ[\w.-]{20,})",
     "an API key (sk-…)": rb"(?<![A-Za-z0-9_-])sk-[A-Za-z0-9_-]{20,}",
     "a Google API key": rb"(?<![A-Za-z0-9_-])AIza[A-Za-z0-9_-]{35}(?![A-Za-z0-9_-])",
-    "a Google token": rb"(?<![A-Za-z0-9])(?:ya29\.[A-Za-z0-9_-]{20,}|GOCSPX-[A-Za-z0-9_-]{20,})",
+    "a Google token": rb"(?<![A-Za-z0-9])(?:ya29\.[A-Za-z0-9_-]{20,}|GOCSPX-[A-Za-z0-9_-]{20,}|1//0[A-Za-z0-9_-]{30,})",
     "a Slack token": rb"(?<![A-Za-z0-9])xox[abeoprs]-[A-Za-z0-9-]{10,}|(?<![A-Za-z0-9])xapp-\d-[A-Za-z0-9-]{10,}",
     "a Slack webhook": rb"hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9/_-]{20,}",
     "a GitLab token": rb"(?<![A-Za-z0-9])gl(?:pat|dt|rt|cbt|ptt|ft|soat|agent|imt|oas)-[A-Za-z0-9_-]{20,}",
     "a Groq key": rb"(?<![A-Za-z0-9])gsk_[A-Za-z0-9]{20,}",
     "an NVIDIA key": rb"(?<![A-Za-z0-9])nvapi-[A-Za-z0-9_-]{20,}",
     "an npm token": rb"(?<![A-Za-z0-9])npm_[A-Za-z0-9]{36}(?![A-Za-z0-9])|_authToken\s*=\s*[\w-]{8,}",
-    "a Stripe key": rb"(?<![A-Za-z0-9])[rs]k_live_[A-Za-z0-9]{16,}",
+    "a Stripe key": rb"(?<![A-Za-z0-9])(?:[rs]k_(?:live|test)_[A-Za-z0-9]{16,}|whsec_[A-Za-z0-9]{24,})",
     "a Weights & Biases key": rb"(?<![A-Za-z0-9])wandb_v1_[A-Za-z0-9_]{40,}"
-    rb"|wandb(?: login[^\n\v]{1,60}?|\.login\([^)]{0,60}?)(?<![0-9a-f])[0-9a-f]{40}(?![0-9a-f])",
+    rb"|wandb(?: login(?:[^\n\v]|(?<=\\)[\n\v]){1,60}?|\.login\((?:[^()]|\([^()]{0,60}\)){0,60}?)(?<![0-9a-f])[0-9a-f]{40}(?![0-9a-f])",
     "an xAI key": rb"(?<![A-Za-z0-9])xai-[A-Za-z0-9]{40,}",
     "a Replicate token": rb"(?<![A-Za-z0-9])r8_[A-Za-z0-9]{37}(?![A-Za-z0-9])",
     "a PyPI token": rb"(?<![A-Za-z0-9])pypi-AgEI[A-Za-z0-9_-]{20,}",
@@ -56,7 +56,8 @@ SECRETS = {
     "a Fireworks key": rb"(?<![A-Za-z0-9])fw_[A-Za-z0-9]{20,}",
     "a Discord webhook": rb"discord(?:app)?\.com/api/(?:v\d+/)?webhooks/\d+/[\w-]{20,}",
     "a Telegram token": rb"(?:\bbot|(?<![A-Za-z0-9]))\d{8,10}:AA[\w-]{33}(?![\w-])",
-    "a Docker token": rb"(?<![A-Za-z0-9])dckr_[op]at_[A-Za-z0-9_-]{20,}",
+    "a Docker token": rb"(?<![A-Za-z0-9])dckr_[op]at_[A-Za-z0-9_-]{20,}|\"auth\"\s*:\s*\"[A-Za-z0-9+/]{16,}={0,2}\"",
+    "a Kaggle key": rb"\"username\"\s*:\s*\"[^\"\n]*\"\s*,\s*\"key\"\s*:\s*\"[0-9a-f]{32}\"",
     "a Perplexity key": rb"(?<![A-Za-z0-9])pplx-[A-Za-z0-9]{30,}",
     "a JSON Web Token": rb"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",
     "an address with a password": rb"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s/:@\"'`<>]*:[^\s/@\"'`<>]+@[^\s/@\"'`<>]+",
@@ -77,7 +78,7 @@ _INTO = rb"[\"']\]\s{0,2}=\s{0,2}[\"']"
 _BESIDE = rb"(?:[\"']\s{0,2},\s{0,2}[\"']|[`*]{0,3}[ \t]{0,40}\|[ \t]{0,2}[`*]{0,3}|[\"'`]?\s{0,2}[=-]>\s{0,2}[\"'`]?)"
 # The value is a word of at least eight characters with a letter and a digit, and beside its name one of 16 without hyphens.
 _NAMED = _NAMES + (
-    rb"(?:(?:(?: (?:is|was|of|for)\b)?[\"'`*>]{0,3}\s{0,2}(?::?=|:)?\*{0,3}(?:\s|</?\w{1,8}>){0,3}[\"'`*]{0,3}|"
+    rb"(?:(?:(?: (?:is|was|of|for)\b)?[\"'`*>]{0,3}\s{0,2}(?::?=|:(?:\s?[>|][+-]?\s{1,12})?)?\*{0,3}(?:\s|</?\w{1,8}>){0,3}[\"'`*]{0,3}|"
     + _INTO
     + rb")"
     rb"(?=[\w+/=.!@#$%^&-]*\d)(?=[\d+/=.!@#$%^&_-]*[A-Za-z])[\w+/=!@#$%^&-]{8,}"
@@ -88,13 +89,23 @@ _NAMED_LONG = (
     rb"(?:token|secret|(?-i:_KEY)|(?<=[?&])key)(?:[\"'`]?\s{0,2}[:=]\s{0,2}[\"'`]?|" + _INTO + rb")"
     rb"(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[\w-]{20,}"
 )
+_OF_CURL = (
+    rb"curl\b[^\n\v]{0,80}?\s(?:-u|--user)[ =]?[\"']?[\w.@+-]+:"
+    rb"(?=[\w+/=.!@#%^&-]*\d)(?=[\d+/=.!@#%^&_-]*[A-Za-z])[\w+/=.!@#%^&-]{8,}"
+)
 # What people write into cards and notes. tests/publishing/test_secret_scan.py counts the false alarms on real text.
 PROSE = {
     # Not addresses for examples or for nobody, nor the user of a Git server
     "a mail address (name the file in `include` if it should be there)": rb"(?:(?<=mailto:)|(?<![\w.+/:@-]))(?!(?:git|no-?reply)@)"
     rb"[A-Za-z0-9][\w.+-]*@(?!(?:[A-Za-z0-9-]+\.)*(?:example\.(?:com|net|org)|example|test|invalid|noreply\.github\.com)(?![\w.-]*\w))"
     rb"(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,}(?![\w@(-])",
-    "what is called a key, token or password": rb"(?i)(?<![\w-])[\w-]*?(?:" + _NAMED + rb"|" + _NAMED_LONG + rb")",
+    "what is called a key, token or password": rb"(?i)(?<![\w-])[\w-]*?(?:"
+    + _NAMED
+    + rb"|"
+    + _NAMED_LONG
+    + rb"|"
+    + _OF_CURL
+    + rb")",
 }
 # At least two parts, and not the end of a URL. Also a path on another machine, `me@cluster:/home/me` or `cluster:/home/me`
 _HOME = rb"[\w.-]+@[\w.-]+:/[\w.@+-]+/[^\s\"'`|)]*|(?<!\w)[A-Za-z]:/[\w.@+-]+/[^\s\"'`|)]*|"
