@@ -197,6 +197,22 @@ def test_sampled_targets_of_the_own_evaluation_set_do_not_depend_on_what_was_eva
     assert targets(held_out.select(range(5, 8))) == targets()
 
 
+def test_sampled_targets_of_several_evaluation_sets_do_not_depend_on_which_was_evaluated_first(tmp_path):
+    rows = make_pairs(20, completion=False)
+    own = {"a": rows.select(range(8, 15)), "b": rows.select(range(12, 20))}  # which share questions
+
+    def targets(name, look):
+        options = {"temperature": 1.0, "target_batch_size": 3}
+        trainer = make_trainer(tmp_path / name, rows.select(range(8)), eval_dataset=own, **options)
+        look(trainer)
+        trainer.evaluate()
+        return [trainer.targets[row["clean_ids"]] for of in trainer.eval_dataset.values() for row in of]
+
+    alone = targets("alone", lambda trainer: None)
+    assert targets("second", lambda trainer: trainer.evaluate(trainer.eval_dataset["b"])) == alone
+    assert targets("reversed", lambda trainer: trainer.evaluate(dict(reversed(trainer.eval_dataset.items())))) == alone
+
+
 def test_thinking_can_be_left_out_of_the_targets(tmp_path, monkeypatch, caplog):
     pairs = make_pairs(2, completion=False)
     tokenizer = make_tokenizer()

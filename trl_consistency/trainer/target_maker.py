@@ -120,8 +120,8 @@ class TargetMaker:
     def generate(self, datasets: Sequence[AnyDataset]) -> None:
         """
         Generates the missing completions with the reference policy, if the objectives need completions. Each data set has batches of
-        its own. Those that are trained on come first, then the trainer's evaluation sets, if another set has prompts of them: sampled
-        targets depend on the other prompts of a batch.
+        its own. Those that are trained on come first, then all of the trainer's evaluation sets, if one of them is wanted or another
+        set has prompts of them: sampled targets depend on the other prompts of a batch.
         """
         if not self.args.needs_completions:
             return
@@ -129,7 +129,7 @@ class TargetMaker:
         wanted = [dataset for dataset in datasets if needs_targets(dataset) and not any(dataset is of for of in own)]
         evaluated = [of for of in self.sources[len(self.trained_on) :] if needs_targets(of)]
         others = [dataset for dataset in wanted if not any(dataset is of for of in evaluated)]
-        if self._share_prompts(evaluated, others):
+        if len(others) < len(wanted) or self._share_prompts(evaluated, others):
             wanted = evaluated + others
         if any(dataset is of for dataset in datasets for of in own) or self._share_prompts(own, wanted):
             wanted, self._own_are_answered = own + wanted, True
