@@ -178,6 +178,21 @@ def test_opct_is_counted_as_torch_counts_it():
     assert counted(rollout_step(model, True)) == count_step(model, setup, dense=True).step + unread
 
 
+def test_sampling_is_counted_alike_however_a_step_is_cut_into_micro_batches():
+    """A prompt counted once for each micro-batch, though all rollouts of a step are sampled together."""
+
+    def sampling(rows, steps, at_once=None):
+        cut = {"gradient_accumulation_steps": steps, "rollout_batch_size": at_once}
+        return count_step(model, Setup(("opct",), PROMPT + ANSWER, ANSWER, rows, num_generations=8, **cut)).sampling
+
+    model = make_model()
+    whole = sampling(16, 1)
+    assert [sampling(rows, 16 // rows) for rows in (8, 4, 2)] == [whole] * 3
+    prompt = Shapes.of(model).forward([Segment(1, 0, PROMPT - 1, only_cached=True)], 3, True)
+    # Batches of 6 rollouts: 0 to 5, 6 to 11 (of both prompts), and 12 to 15
+    assert sampling(4, 4, at_once=6) == whole + 2 * prompt
+
+
 def test_opct_that_shares_nothing_is_counted_as_torch_counts_it():
     """Each rollout has its prompt computed for itself, by the student and by the reference. It counted as if shared."""
     model = make_model()

@@ -33,13 +33,13 @@ OF_PROMPTS = {"act", "attct", "mlpct"}
 
 @dataclass(frozen=True)
 class Operations:
-    """Floating-point operations of one micro-batch."""
+    """Floating-point operations of one micro-batch, and of sampling the rollouts of a whole step."""
 
     reference: int
     forward: int  # of the student
     backward: int
     head: int  # of both, and of the gradient of the student's states
-    sampling: int  # of rollouts, before the step
+    sampling: int  # of the rollouts of all micro-batches, before the step
 
     @property
     def step(self) -> int:
@@ -193,12 +193,21 @@ def _segments(setup: Setup) -> tuple[list[Segment], int]:
     rows = setup.per_device_train_batch_size
     if not setup.answer or {*setup.method} & OF_PROMPTS:
         return [Segment(rows, 0, setup.max_length)], rows * setup.answer
+    return _of_answers(setup, setup.num_prompts, rows), rows * setup.answer
+
+
+def _of_answers(setup: Setup, prompts: int, rows: int) -> list[Segment]:
+    """Returns what one side runs where answers alone are read. A prompt that is shared is computed once."""
     # A prompt's last token predicts an answer's first, and the last token of an answer predicts nothing.
-    num_prompts = setup.num_prompts if setup.share_prefix else rows
-    prompts = Segment(num_prompts, 0, setup.prompt - 1, only_cached=True)
-    return [prompts, Segment(rows, setup.prompt - 1, setup.answer)], rows * setup.answer
+    of_prompts = Segment(prompts if setup.share_prefix else rows, 0, setup.prompt - 1, only_cached=True)
+    return [of_prompts, Segment(rows, setup.prompt - 1, setup.answer)]
 
 
 def _count_sampling(shapes: Shapes, setup: Setup) -> int:
-    segments, tokens = _segments(setup)
-    return shapes.forward(segments, len(shapes.blocks), True) + 2 * tokens * shapes.head
+    """Counts the sampling of all rollouts of a step, `sampled_at_once` at a time."""
+    rollouts = setup.per_device_train_batch_size * setup.gradient_accumulation_steps
+    group, size = setup.rollouts_per_prompt, setup.sampled_at_once
+    ends = ((start, min(start + size, rollouts) - 1) for start in range(0, rollouts, size))
+    prompts = sum(last // group - first // group + 1 for first, last in ends)
+    segments = _of_answers(setup, prompts, rollouts)
+    return shapes.forward(segments, len(shapes.blocks), True) + 2 * rollouts * setup.answer * shapes.head

@@ -167,9 +167,11 @@ def main(args: EstimateArguments) -> dict[str, Any]:
             found["larger_may_fit"] = found["largest_batch"] == LARGEST_BATCH // unit * unit  # none was tried
     reason = uncounted(outline)
     needed = None if reason else count_step(outline, setup)
-    # Of a whole step, with all its micro-batches
+    # Of a whole step, with all its micro-batches, whose rollouts are sampled together
     parts = needed and {**vars(needed), "step": needed.step}
-    found["operations"] = parts and {name: of * setup.gradient_accumulation_steps for name, of in parts.items()}
+    found["operations"] = parts and {
+        name: of if name == "sampling" else of * setup.gradient_accumulation_steps for name, of in parts.items()
+    }
     found["not_counted"] = reason
     if args.tflops is not None and found["operations"] is not None:
         rate = args.tflops * 1e12 * args.utilisation
