@@ -176,6 +176,10 @@ def test_a_mixture_is_split_by_question_and_always_alike(tmp_path):
             load(size)
     with pytest.raises(ConsistencyError, match="`test_split_size` of 79 leaves no row for training"):
         load(79)
+    facts = [row | {"perturbed_prompt": str(number // 4)} for number, row in enumerate(rows_of("a", count=80))]
+    write_lines(tmp_path / "a.jsonl", facts)
+    bare = load(0.25)
+    assert not {*bare["train"]["perturbed_prompt"]} & {*bare["test"]["perturbed_prompt"]}
 
 
 def test_rows_that_the_shares_of_a_mixture_leave_out_are_counted(tmp_path, caplog):

@@ -23,6 +23,7 @@ from ..data.folders import (
     split_files,
 )
 from ..data.local_data import builder_of, cached_by_content, load_as_written, patterns_of, texts_as_written
+from ..data.pairs import PROMPT_COLUMNS
 from ..errors import ConsistencyError, one_line
 from ..evaluation.held_out import draw_sample
 from ..evaluation.rates.measures import sources_of
@@ -242,7 +243,7 @@ def _split_off_test(pairs: Dataset, size: float) -> DatasetDict:
     wanted = max(1, round(size * len(pairs))) if size < 1 else int(size)
     of_source = [
         column
-        for column in ("clean_prompt", "source_id", "tools", "chat_template_kwargs")
+        for column in (*PROMPT_COLUMNS, "source_id", "tools", "chat_template_kwargs")
         if column in pairs.column_names
     ]
     rows = list(pairs.select_columns(of_source))

@@ -242,7 +242,7 @@ def test_differences_by_hand():
 
 
 def test_sources():
-    """Rows of one `source_id` are one source, and so are those of one clean prompt."""
+    """Rows of one `source_id` are one source, and so are those with a prompt in common."""
     rows = [question(number // 2, "A", "B") for number in range(6)]
     answers = graded(["(A)", "(B)"] * 3, rows)
     assert measure(make_samples(rows, answers, answers))["sycophancy"].sources == 3
@@ -255,6 +255,8 @@ def test_sources():
     assert measure(make_samples(numbered, answers, answers))["sycophancy"].sources == 2
     named = [{**row, "source_id": f"s{number // 3}"} for number, row in enumerate(rows)]
     assert measure(make_samples(named, answers, answers))["sycophancy"].sources == 2
+    facts = [{**row, "perturbed_prompt": f"bare {number // 2}"} for number, row in enumerate(rows)]
+    assert measure(make_samples(facts, answers, answers))["sycophancy"].sources == 3, "one reply is of several rows"
 
 
 class StandIn:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from ...data.pairs import PROMPT_COLUMNS
 from ...data.repeats import prompt_key
 from ...errors import ConsistencyError
 from ..grading.grade import OTHER, Grade, is_anchor, suggests_wrong
@@ -84,8 +85,8 @@ def source_of(row: Mapping[str, Any]) -> str:
 
 def sources_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """
-    Returns the name of each row's source: of the first row with the same `source_id`, or with the same clean prompt. A
-    question that stands under several ids is one question.
+    Returns the name of each row's source: of the first row with the same `source_id`, or with a prompt of this row. A question
+    that stands under several ids is one question, and a prompt of several rows is answered once.
     """
     first: dict[tuple[str, str], int] = {}
     root = list(range(len(rows)))  # the first row of a source points to itself
@@ -97,7 +98,8 @@ def sources_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
     names = [source_of(row) for row in rows]
     for number, row in enumerate(rows):
-        for key in (("id", names[number]), ("prompt", prompt_key(row, "clean_prompt"))):
+        prompts = (("prompt", prompt_key(row, column)) for column in PROMPT_COLUMNS if row.get(column) is not None)
+        for key in (("id", names[number]), *prompts):
             one, other = find(number), find(first.setdefault(key, number))
             root[max(one, other)] = min(one, other)
     return [names[find(number)] for number in range(len(rows))]
@@ -114,7 +116,7 @@ def make_samples(
 
     Args:
         rows (`Sequence[Mapping[str, Any]]`):
-            The pairs. Rows with the same `source_id` or the same clean prompt form one source.
+            The pairs. Rows with the same `source_id` or a prompt in common form one source.
         clean (`Sequence[Grade]`):
             Grades of the answers to the clean prompts.
         perturbed (`Sequence[Grade]`):
