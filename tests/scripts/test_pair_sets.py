@@ -26,15 +26,20 @@ def test_rows_of_the_training_split_are_pointed_out(tmp_path, max_pairs):
     """Rates on them were those of what was learned, and nothing said so."""
     train = [pair(number) for number in range(4)]
     again = [{**train[0]}, {**train[1], "perturbed_prompt": [{"role": "user", "content": "B, surely?"}]}]
+    bare = pair(7) | {"perturbed_prompt": train[2]["perturbed_prompt"]}
     write(tmp_path / "train.jsonl", train)
-    write(tmp_path / "test.jsonl", [*again, pair(5)][: max_pairs or 3])
+    write(tmp_path / "test.jsonl", [*again, pair(5), bare][: max_pairs or 4])
     write(tmp_path / "other.jsonl", [pair(6)])
     sets = load_sets([str(tmp_path)], None, max_pairs, 0)
-    assert {name: of_set.in_train for name, of_set in sets.items()} == {"test": (2, 1), "other": (0, 0)}
+    assert {name: of_set.in_train for name, of_set in sets.items()} == {
+        "test": (2 + (max_pairs is None), 1),
+        "other": (0, 0),
+    }
     found = evaluate(make_model(), make_tokenizer(), sets, AnswerOptions(2, progress=False)).warnings()
     (said,) = (text for text in found if "split `train`" in text)
     assert said.startswith(
-        f"2 of {max_pairs or 3} row(s) of test have a clean prompt that is also in the split `train` of the same data, 1 of them"
+        f"{'2 of 2' if max_pairs else '3 of 4'} row(s) of test have a clean or a perturbed prompt that is also in the split `train` of the "
+        "same data, 1 of them"
     )
     assert load_sets([str(tmp_path)], ["train"], None, 0)["train"].in_train == (0, 0)
 

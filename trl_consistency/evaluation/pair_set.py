@@ -39,7 +39,7 @@ class PairSet:
             The tokenizer or processor that rendered the rows, the variables of its chat template, and the template, which may be replaced
             later. Set by [`rendered`].
         in_train (`tuple[int, int]`, *optional*, defaults to `(0, 0)`):
-            How many of the rows have a clean prompt, and how many both prompts, of the split `train` of the same data.
+            How many of the rows have a clean or a perturbed prompt, and how many both, of the split `train` of the same data.
     """
 
     rows: list[dict[str, Any]]

@@ -60,7 +60,7 @@ def _of_rows(of_set: SetResults, of_name: str) -> list[str]:
     if asked:
         same = f", {both} of them both prompts" if both else ""
         found.append(
-            f"{asked} of {len(rows)} row(s){of_name} have a clean prompt that is also in the split `train` of "
+            f"{asked} of {len(rows)} row(s){of_name} have a clean or a perturbed prompt that is also in the split `train` of "
             f"the same data{same}. For a model that was trained on that split, they are not held out."
         )
     found += warnings_of_rows(rows, of_set.pairs.places, of_name)

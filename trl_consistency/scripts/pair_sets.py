@@ -63,7 +63,8 @@ def load_sets(
         else:
             chosen = [split for split in splits if split != "train"] or ["train"]
         of_train = splits.get("train", []) if any(split != "train" for split in chosen) else []
-        trained = [{prompt_key(row, *columns) for row in of_train} for columns in (("clean_prompt",), PROMPT_COLUMNS)]
+        sides = [(column,) for column in PROMPT_COLUMNS]
+        trained = {columns: {prompt_key(row, *columns) for row in of_train} for columns in (*sides, PROMPT_COLUMNS)}
         for split in chosen:
             if split not in splits:
                 raise ConsistencyError(f"`splits`: {name} has no split `{split}`, only: {', '.join(splits)}.")
@@ -75,7 +76,7 @@ def load_sets(
                 kept = sorted(random.Random(seed).sample(kept, max_pairs))
                 rows = [rows[index] for index in kept]
             short = Path(name).stem if os.path.isfile(name) else split
-            of_set = PairSet(rows, candidates, kept, in_train=(0, 0) if split == "train" else _among(rows, *trained))
+            of_set = PairSet(rows, candidates, kept, in_train=(0, 0) if split == "train" else _among(rows, trained))
             found.append((short, distinct if os.path.isfile(name) else f"{distinct}/{split}", of_set))
     shorts = [short for short, _, _ in found]
     sets = {long if shorts.count(short) > 1 else short: of_set for short, long, of_set in found}
@@ -84,10 +85,10 @@ def load_sets(
     return sets
 
 
-def _among(rows: Rows, clean: Container[str], both: Container[str]) -> tuple[int, int]:
-    """Returns how many rows have one of these clean prompts, and how many one of these pairs of prompts."""
-    asked = sum(prompt_key(row, "clean_prompt") in clean for row in rows)
-    return asked, sum(prompt_key(row, *PROMPT_COLUMNS) in both for row in rows)
+def _among(rows: Rows, trained: Mapping[tuple[str, ...], Container[str]]) -> tuple[int, int]:
+    """Returns how many rows have one of the trained prompts, by columns, and how many one of the pairs of prompts."""
+    found = [[columns for columns, keys in trained.items() if prompt_key(row, *columns) in keys] for row in rows]
+    return sum(map(bool, found)), sum(PROMPT_COLUMNS in of_row for of_row in found)
 
 
 def _load_splits(name: str) -> dict[str, Rows]:
