@@ -196,6 +196,17 @@ def test_a_model_that_balances_its_routers_can_generate(tmp_path):
     OnPolicyConsistencyTrainer(model, args=args, **{**arguments, "train_dataset": make_pairs(8)}).train()
 
 
+@pytest.mark.parametrize("coefficient", [0.0, 0.5])
+def test_the_weight_of_the_routers_loss_is_of_one_training(tmp_path, coefficient):
+    """It stayed in the model's config, so that later trainers, and those of the saved model, balanced by it."""
+    model = make_moe(router_aux_loss_coef=0.3)
+    first = make_trainer(tmp_path, "bct", model, router_aux_loss_coef=coefficient)
+    assert first.router_aux_loss_coef == coefficient
+    assert model.config.output_router_logits == first.aux_loss_enabled == (coefficient != 0)
+    assert model.config.router_aux_loss_coef == 0.3
+    assert [make_trainer(tmp_path, of, model).router_aux_loss_coef for of in ("kl", "opct")] == [0.3, 0.3]
+
+
 def test_evaluation_without_padding(tmp_path):
     """It ended with a traceback: the routers' loss took the mask of the flat batch."""
 

@@ -209,8 +209,8 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         )
         if args.use_vllm:
             check_engine_files(model, args)
-        # The collator of TRL's trainer would flatten rows that are not compared yet.
-        with temporarily(args, packing=False, padding_free=False):
+        # The collator of TRL's trainer would flatten rows that are not compared yet. It would write the option into the model's config.
+        with temporarily(args, packing=False, padding_free=False, router_aux_loss_coef=None):
             super().__init__(
                 model=model,
                 args=args,
@@ -227,9 +227,11 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             )
         complete_head(self.model)
         let_copies_run_themselves(base_model(self.model))
-        if self.aux_loss_enabled and not has_routers(self.model.config):
-            self.aux_loss_enabled: bool = False
-            self.model.config.get_text_config().output_router_logits = False
+        if args.router_aux_loss_coef is not None:
+            self.router_aux_loss_coef: float = args.router_aux_loss_coef
+        self.aux_loss_enabled: bool = has_routers(self.model.config) and self.router_aux_loss_coef != 0
+        if hasattr(self.model.config.get_text_config(), "output_router_logits"):
+            self.model.config.get_text_config().output_router_logits = self.aux_loss_enabled
         if args.use_vllm:  # Checked again: a model loaded by name may have an adapter.
             check_vllm(args, self.model if peft_config is None else self.model.get_base_model(), quantization_config)
         # Trainer counts the tokens of the global batch only if this is set; `compute_loss` divides by them.
