@@ -103,14 +103,14 @@ def test_without_a_file_that_can_be_read_nothing_is_known(tmp_path, caplog, cont
     assert (f"{TRAINED_PAIRS} is damaged, or a pointer of Git LFS" in caplog.text) == (content is not None)
 
 
-@pytest.mark.parametrize("adapter", [True, False])
-def test_a_model_that_another_trainer_trained(tmp_path, adapter):
+@pytest.mark.parametrize("with_adapter", [(0,), (1,), ()])
+def test_a_model_that_another_trainer_trained(tmp_path, with_adapter):
     """The folder of the second training did not have the pairs of the first one: the model was given as an object."""
     pairs, model = make_pairs(8), make_model()
     options = {"method": "act", "max_steps": 1, "per_device_train_batch_size": 2}
     for number, rows in enumerate((pairs.select(range(4)), pairs.select(range(4, 8)))):
         config = make_config(tmp_path / str(number), **options)
-        peft_config = LoraConfig(r=2, target_modules="all-linear") if adapter and number == 0 else None
+        peft_config = LoraConfig(r=2, target_modules="all-linear") if number in with_adapter else None
         data = {"train_dataset": rows, "processing_class": make_tokenizer(), "peft_config": peft_config}
         trainer = ConsistencyTrainer(model, config, **data)
         trainer.train()

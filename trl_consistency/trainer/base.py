@@ -43,6 +43,7 @@ from ..models.fused_lora import fuse_adapters
 from ..models.kernels import warn_of_missing_kernels
 from ..models.quantization import prevent_repacking
 from ..models.sharding import is_sharded, keeps_adapter_dtype, shard_of
+from ..passes.blocks import base_model
 from ..passes.reference import Reference, adapter_changes_base, base_weights, checksum_of, freeze_initial_policy
 from ..upstream import (
     ForwardRedirection,
@@ -419,7 +420,8 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
                 self.run_record.begin(checkpoint)
                 self.checkpoints.begin(checkpoint)
                 self._earlier_digests += [read_digests(of) for of in (id_of(self.model), checkpoint) if of]
-                self._earlier_digests += vars(self.model).get("trained_digests", [])  # by another trainer
+                for trained in {self.model, base_model(self.model)}:  # by another trainer
+                    self._earlier_digests += vars(trained).get("trained_digests", [])
                 self.has_ended = False
                 try:
                     with stopping_on_signals(self):
