@@ -559,3 +559,17 @@ def test_the_last_step_is_measured_if_another_callback_ends_the_training(
     trainer.add_callback(Stop())
     trainer.train()
     assert [step for step, _ in logged(trainer)] == steps
+
+
+def test_the_last_step_is_measured_if_another_callback_ends_an_epoch(tmp_path, monkeypatch):
+    """`max_steps` is not reached then."""
+
+    class EndEpoch(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            control.should_epoch_stop = state.global_step == 1
+
+    script(monkeypatch, rates(10), rates(5))
+    trainer, _ = guarded(tmp_path, {"eval_every": 50}, per_device_train_batch_size=4, max_steps=4)
+    trainer.add_callback(EndEpoch())
+    trainer.train()
+    assert [step for step, _ in logged(trainer)] == [0, 3]

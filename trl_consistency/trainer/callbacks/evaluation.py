@@ -254,8 +254,10 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        # The last step of a training that another callback stops, which it may do after `on_step_end`
-        if control.should_training_stop and (self.eval_every or not control.should_evaluate):
+        # The last step of a training that another callback stops, which it may do after `on_step_end`, or that ends before `max_steps`
+        # because it ended an epoch
+        ends = control.should_training_stop or self.trainer._epoch + 1 == state.num_train_epochs
+        if ends and (self.eval_every or not control.should_evaluate):
             self._measure(state, control)
 
     def on_evaluate(
