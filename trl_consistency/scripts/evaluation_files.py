@@ -216,9 +216,9 @@ def write_report(
         [f"{name}: {model['path']}" for name, model in summary["models"].items()]
         + [f"{name}: {text}" for name, value in summary["settings"].items() if (text := _shown_setting(name, value))]
         + [
-            "Unless a judge graded them, answers are read by heuristics: questions by the first possible answer that "
-            "a reply names (or the letter that it chooses; a definite answer that is none of them is `other`), refusals by "
-            "how a reply begins.",
+            "Unless a judge graded them, answers are read by heuristics: questions by the possible answer that a reply gives (or the "
+            "letter that it chooses; a definite answer that is none of them is `other`, and one in doubt is unread), refusals by how a "
+            "reply begins.",
         ],
         findings=summary["findings"],
     )
