@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 import trl
+from tokenizers import processors
 
 from tests.helpers.models import CHATML, make_ending_tokenizer, make_sentencepiece_tokenizer, make_tokenizer
 from tests.helpers.processors import TextProcessor
@@ -58,12 +59,25 @@ def test_keys_that_arrow_added_are_dropped():
     assert render_prompt(tokenizer, with_none) == render_prompt(tokenizer, [{"role": "user", "content": "Hi"}])
 
 
-def test_end_of_sequence_added_by_the_tokenizer_is_removed():
+@pytest.mark.parametrize("bos", [None, "<|im_end|>"])
+def test_end_of_sequence_added_by_the_tokenizer_is_removed(bos):
+    """Pythia and GPT-2 have one token for both: the end was taken for the beginning, and stood between prompt and answer."""
     plain, tokenizer = render_prompt(make_tokenizer(), "What?"), make_ending_tokenizer()
+    tokenizer.bos_token = bos
     assert tokenizer("What?")["input_ids"] == [*plain, tokenizer.eos_token_id]
     assert render_prompt(tokenizer, "What?") == plain
     completion = render_completion(tokenizer, "What?", " Paris")
     assert completion.count(tokenizer.eos_token_id) == 1
+
+
+def test_a_beginning_that_is_also_the_end_stays():
+    plain, tokenizer = render_prompt(make_tokenizer(), "What?"), make_tokenizer()
+    tokenizer.bos_token = tokenizer.eos_token
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|im_end|> $A", special_tokens=[("<|im_end|>", tokenizer.eos_token_id)]
+    )
+    assert render_prompt(tokenizer, "What?") == [tokenizer.eos_token_id, *plain]
+    assert text(tokenizer, render_completion(tokenizer, "What?", " Paris")) == " Paris<|im_end|>"
 
 
 @pytest.mark.parametrize("completion", ["Paris.", [{"role": "assistant", "content": "Paris."}]])

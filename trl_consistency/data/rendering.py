@@ -401,6 +401,6 @@ def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 def appends_end(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Whether the tokenizer appends its end-of-sequence token to every text, as with `add_eos_token`."""
-    added = tokenizer(text="")["input_ids"]
-    is_bos = len(added) == 1 and tokenizer.bos_token_id == tokenizer.eos_token_id
-    return bool(added) and added[-1] == tokenizer.eos_token_id and not is_bos
+    # Of a text that is not empty, since a token that is both the beginning and the end may be added on either side.
+    plain, ids = (tokenizer(text="a", add_special_tokens=of)["input_ids"] for of in (False, True))
+    return bool(plain) and ids[-1] == tokenizer.eos_token_id != plain[-1]
