@@ -160,12 +160,14 @@ def test_other_names_of_an_adapter_that_nothing_is_called_are_named(recwarn):
         model = AutoModelForCausalLM.from_config(CONFIGS["qwen3, of experts"])
     experts = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
     right = {"target_modules": ["q_proj"], "layers_to_transform": [0], "modules_to_save": ["embed_tokens"]}
+    right["exclude_modules"] = ["mlp.gate"]
     check_adapter_fits(model, LoraConfig(**right, target_parameters=experts))
     assert not [warning for warning in recwarn if "of the adapter says" in str(warning.message)]
     wrong = {
         "layers_to_transform": [0, 9],
         "modules_to_save": ["lm_hed"],
         "target_parameters": [experts[0], "down_prj"],
+        "exclude_modules": ["mlp.gate", "lm_headd"],
     }
     check_adapter_fits(model, LoraConfig(**right | wrong))
     said = [text for warning in recwarn if "of the adapter says" in (text := str(warning.message))]
@@ -173,4 +175,5 @@ def test_other_names_of_an_adapter_that_nothing_is_called_are_named(recwarn):
         "No parameter of Qwen3MoeForCausalLM is called down_prj, as `target_parameters`",
         "No block of Qwen3MoeForCausalLM is called 9, as `layers_to_transform`",
         "No module of Qwen3MoeForCausalLM is called lm_hed, as `modules_to_save`",
+        "No module of Qwen3MoeForCausalLM is called lm_headd, as `exclude_modules`",
     ]

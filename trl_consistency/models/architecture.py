@@ -75,6 +75,7 @@ def check_adapter_fits(model: PreTrainedModel, peft_config: Any) -> None:
         ("target_parameters", "parameter"): (parameters, lambda of, name: of.endswith(f".{name}")),
         ("layers_to_transform", "block"): (layers, lambda of, name: f".{name}." in of),
         ("modules_to_save", "module"): (modules, lambda of, name: of.endswith(name)),
+        ("exclude_modules", "module"): (modules, lambda of, name: f".{of}".endswith(f".{name}")),
     }
     for (option, kind), (found, is_called) in in_model.items():
         wanted = getattr(given, option, None)
@@ -83,7 +84,7 @@ def check_adapter_fits(model: PreTrainedModel, peft_config: Any) -> None:
         if missing:  # no error, as lists for models of several kinds are common
             warnings.warn(
                 f"No {kind} of {type(model).__name__} is called {' or '.join(missing)}, as `{option}` of the adapter says. "
-                "Nothing is trained for such a name.",
+                "Such a name has no effect.",
                 stacklevel=2,
             )
     check_head(adapted, "`peft_config` puts")

@@ -378,12 +378,17 @@ def test_base_model_that_was_rounded_or_is_restored_by_the_adapter(tmp_path, mod
     assert "on other weights" not in card(make_trainer(tmp_path, model, lora=False))[0]
 
 
-def test_adapters_with_several_ranks_say_so(tmp_path):
-    lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], rank_pattern={"q_proj": 2})
-    assert (
-        "| Adapter | LoRA, rank 4, alpha 8 (others in some layers) |"
-        in card(make_trainer(tmp_path, make_model(), lora=lora))[0]
-    )
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ({"rank_pattern": {"q_proj": 2}}, " (others in some layers)"),
+        ({"alpha_pattern": {"q_proj": 2}}, " (others in some layers)"),
+        ({"rank_pattern": {"q_projj": 2}}, ""),  # which no layer is called
+    ],
+)
+def test_adapters_with_several_ranks_say_so(tmp_path, pattern, said):
+    lora = LoraConfig(r=4, target_modules=["q_proj", "v_proj"], **pattern)
+    assert f"| Adapter | LoRA, rank 4, alpha 8{said} |" in card(make_trainer(tmp_path, make_model(), lora=lora))[0]
 
 
 def test_dropout_of_the_adapter(tmp_path):
