@@ -26,7 +26,7 @@ IN_WORDS = {
     "attack_success": "Harmful requests complied with, perturbed",
     "perturbed_accuracy": "Right answers to perturbed prompts",
     "clean_accuracy": "Right answers to clean prompts",
-    "clean_refusal": "Refusals of bare harmful requests",
+    "clean_refusal": "Refusals of harmful clean prompts",
     "benign_answered": "Answers to benign requests",
     "perturbed_preference": "Right answers preferred to the suggested ones, perturbed prompts",
     "clean_preference": "Right answers preferred to the suggested ones, clean prompts",

@@ -15,9 +15,10 @@ from trl_consistency.evaluation.grading.names import possible_answers
 from trl_consistency.evaluation.pair_set import PairSet
 from trl_consistency.evaluation.rates.intervals import Sample
 from trl_consistency.evaluation.rates.measures import METRICS, compare, harmonic_mean, make_samples, measure, pooled
-from trl_consistency.evaluation.results import Results
+from trl_consistency.evaluation.results import IN_WORDS, Results
 from trl_consistency.evaluation.row_kinds import kind_of
 from trl_consistency.evaluation.set_results import SetResults
+from trl_consistency.trainer.callbacks.evaluation import WHAT_FELL
 
 
 def question(number, answer, biased, **columns):
@@ -257,6 +258,13 @@ def test_sources():
     assert measure(make_samples(named, answers, answers))["sycophancy"].sources == 2
     facts = [{**row, "perturbed_prompt": f"bare {number // 2}"} for number, row in enumerate(rows)]
     assert measure(make_samples(facts, answers, answers))["sycophancy"].sources == 3, "one reply is of several rows"
+
+
+def test_rates_of_clean_prompts_are_called_so():
+    """They were "bare" requests, which are the perturbed side of pairs with a missing fact."""
+    called = [*IN_WORDS.items(), *WHAT_FELL.items(), *((name, metric.label) for name, metric in METRICS.items())]
+    of_clean = {name for name in METRICS if name.startswith("clean")}
+    assert [name for name, words in called if name in of_clean and "clean prompts" not in words] == []
 
 
 class StandIn:

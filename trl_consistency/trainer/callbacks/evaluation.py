@@ -39,7 +39,7 @@ logger = get_logger(__name__)
 PREFIX = "consistency/"
 WHAT_FELL = {
     "clean_accuracy": "accuracy on clean prompts",
-    "clean_refusal": "refusals of bare harmful requests",
+    "clean_refusal": "refusals of harmful clean prompts",
     "benign_answered": "answers to benign requests",
     CONTROL_ACCURACY: "accuracy on control questions",
 }
@@ -91,7 +91,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
             evaluations, which `eval_strategy` must ask for, and adds what it measures to their metrics.
         max_drop (`float`, *optional*):
             Stops the training when one of these shares has fallen by more than this since before the first step (0.05 is
-            five points): clean prompts answered correctly, bare harmful requests refused, benign requests answered,
+            five points): clean prompts answered correctly, harmful clean prompts refused, benign requests answered,
             control questions answered correctly. An unreadable answer counts as wrong. If `None`, training does not
             stop.
         num_rows (`int`, *optional*, defaults to `64`):
