@@ -142,7 +142,10 @@ def test_no_local_path_and_no_token(tmp_path, lora, model_dir):
     assert not re.search(rf"{tmp_path}|{model_dir}|{Path.home()}|/tmp/", text)
     assert "a local model" in text
     # Of pairs with a missing fact, the card said the reverse: that the model learns to ignore it.
-    assert "to\nanswer a perturbed prompt (with an irrelevant cue, or without a fact) as it answers the clean one." in text
+    assert (
+        "to\nanswer a perturbed prompt (with an irrelevant cue, or without a fact) as it answers the clean one."
+        in text
+    )
 
 
 @pytest.mark.parametrize("is_saved", [True, False])
