@@ -189,7 +189,7 @@ def test_letters_keep_what_rates_are_made_of():
     rows = [
         {
             "clean_prompt": f"{row // 2}",
-            "perturbed_prompt": "p",
+            "perturbed_prompt": f"p {row}",
             "answer": "A",
             "biased_answer": "B",
             "source_id": f"{row // 2}",

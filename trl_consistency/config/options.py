@@ -13,6 +13,11 @@ from ..errors import ConsistencyError
 Config = TypeVar("Config", bound=type)
 
 ENDLESS = float("inf")
+# TRL's options that transformers calls otherwise
+NEW_NAMES = {
+    "gradient_checkpointing": "activation_checkpointing",
+    "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
+}
 # An entry of a docstring in TRL's format: the option's name, and the text below it up to a list of its values.
 _ENTRY = re.compile(r"^ {4}(\w+) \(.*\):\n((?: {8}.*\n?)+)", re.MULTILINE)
 

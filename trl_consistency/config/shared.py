@@ -20,6 +20,7 @@ from .generation_kwargs import check_cache, check_generation_kwargs
 from .optimizer_options import check_direction, check_optimizer_options
 from .options import (
     BELOW_ONE,
+    NEW_NAMES,
     SEED,
     SHARE,
     TWO_TEXTS,
@@ -87,12 +88,6 @@ RESERVED_GENERATION_KWARGS = {
     "pad_token_id": None,
     "stop_token_ids": None,
     "use_cache": None,
-}
-
-# TRL's options that transformers calls otherwise
-NEW_NAMES = {
-    "gradient_checkpointing": "activation_checkpointing",
-    "gradient_checkpointing_kwargs": "activation_checkpointing_kwargs",
 }
 
 # Options that are secrets, and decide nothing

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, get_args, get_type_hints
 from trl import TrlParser
 from trl.scripts.utils import DatasetConfig
 
-from ..config.shared import NEW_NAMES
+from ..config.options import NEW_NAMES
 from ..data.pairs import template_kwargs_faults
 from ..errors import ConsistencyError, InvalidPairsError, one_line
 from ..json_files import as_mapping
