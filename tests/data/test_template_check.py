@@ -24,17 +24,22 @@ def changed(content: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "turn", ["'<start_of_turn>model'", '("model" if message.role == "assistant" else message.role)']
+    ("role", "turn"),
+    [
+        ("model", "'<start_of_turn>model'"),  # Gemma 3
+        ("model", '("model" if message.role == "assistant" else message.role)'),
+        ("developer", '("developer" if message.role == "system" else message.role)'),  # gpt-oss
+    ],
 )
-def test_only_templates_of_gemma_have_turns_of_the_role_model(turn):
-    """Others write a turn of that name, which their model has never seen."""
-    messages = [USER, {"role": "model", "content": "Paris."}, USER]
+def test_roles_of_some_models_alone_are_refused_for_others(role, turn):
+    """Many templates write the name of any role, which the model has never seen."""
+    messages = [USER, {"role": role, "content": "Paris."}, USER]
     with pytest.raises(
-        InvalidPairsError, match="message 1 has the role `model`, and the chat template has no turns of"
+        InvalidPairsError, match=f"message 1 has the role `{role}`, and the chat template has no turns of"
     ):
         render_prompt(make_tokenizer(), messages)
-    gemma = make_tokenizer(CHATML.replace("message.role", turn))
-    assert "model\nParis." in gemma.decode(render_prompt(gemma, messages))
+    knowing = make_tokenizer(CHATML.replace("message.role", turn))
+    assert f"{role}\nParis." in knowing.decode(render_prompt(knowing, messages))
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ _BLOCKS, _OF_BLOCKS = ("thinking_blocks", "reasoning_details"), ("thinking", "te
 # Other texts of messages, which some templates know
 _OTHERS = ("tool_plan", "refusal")
 _DATE = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1""")
-# As Gemma's write it: `'model'`, `<start_of_turn>model`
-_MODEL_TURN = re.compile(r"""["'>]model\b""")
+# Roles of some models alone, which write them as `'model'` or `<start_of_turn>model`, and the usual ones in their place
+_USUAL = {"model": "assistant", "developer": "system"}
 # The tags that transformers adds to Jinja
 _GENERATION = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
 
@@ -39,12 +39,16 @@ def check_variables(template: str, variables: Iterable[str]) -> None:
 
 
 def check_roles(template: str | None, messages: Sequence[dict[str, Any]]) -> None:
-    """Raises [`InvalidPairsError`] for a turn of the role `model` where the template, unlike Gemma's, has no such turns."""
-    places = [place for place, message in enumerate(messages) if message["role"] == "model"]
-    if places and not _MODEL_TURN.search(template or ""):
-        raise InvalidPairsError(
-            f"message {places[0]} has the role `model`, and the chat template has no turns of that name: write `assistant`"
-        )
+    """
+    Raises [`InvalidPairsError`] for a turn of the role `model` or `developer` where the template does not name such turns: many
+    write the name of any role, and the model has never seen it.
+    """
+    for place, message in enumerate(messages):
+        role = message["role"]
+        if role in _USUAL and not re.search(rf"""["'>]{role}\b""", template or ""):
+            raise InvalidPairsError(
+                f"message {place} has the role `{role}`, and the chat template has no turns of that name: write `{_USUAL[role]}`"
+            )
 
 
 @lru_cache
