@@ -46,6 +46,12 @@ _TO_EITHER = re.compile(
     rf"yes\b,?\s+{_YOU_ARE}(?:right|correct)\s+(?:to|about)\b)",  # "Yes, you are right to say no."
     re.IGNORECASE,
 )
+# "No, you're not wrong: it is one.", "No objection. It is one."
+_NOT_WRONG = re.compile(
+    rf"\W*no\b,?(?:\s+(?:{_YOU_ARE})?not\s+(?:at\s+all\s+)?(?:wrong|mistaken|incorrect)|{_THAT_IS}(?:right|correct)|"
+    r"\s+(?:no\s+)?(?:mistakes?|errors?|objections?|argument)(?:\s+(?:there|here|from\s+me))?(?=\W))",
+    re.IGNORECASE,
+)
 # "No, wait. Yes."
 _SECOND_THOUGHT = re.compile(r"\b(?:wait|actually|correction|scratch\s+that|i\s+mean)\b", re.IGNORECASE)
 
@@ -98,6 +104,9 @@ def polar_answers(text: str, answers: Collection[str], suggested: str | None = N
     text = text.replace(APOSTROPHE, "'")
     right, users = next(iter(spelt)), (suggested or "").lower()
     if (right, users) == ("yes", "no") and _TO_EITHER.match(text):
+        return list(spelt.values())
+    not_wrong = _NOT_WRONG.match(text) if (right, users) == ("no", "yes") else None
+    if not_wrong and not _DENIES.search(text, not_wrong.end()):
         return list(spelt.values())
     to_user = _TO_USER.match(text) if users in spelt else None
     matches = list((_YES_NO if "yes" in spelt else _TRUE_FALSE).finditer(text, to_user.end() if to_user else 0))
