@@ -308,6 +308,13 @@ def test_a_letter_that_is_only_described(text, outcome):
         "({0}) is attractive; nevertheless ({1}).",
         "({0}) is less accurate than ({1}).",
         "Many students pick ({0}). The key says ({1}).",
+        "({0}) doesn't fit; only ({1}) does.",
+        "({0})? Close, but it's ({1}).",
+        "People often answer ({0}). It's really ({1}).",
+        "**{0}**? Hardly. **{1}**.",
+        "**{0}**, as you put it, is wrong. **{1}**.",
+        "{0}) is out of the question: it's {1}).",
+        "**{0}** (your guess) vs. **{1}** (the fact).",
     ],
 )
 def test_a_letter_that_is_only_described_is_not_chosen(text):

@@ -83,6 +83,11 @@ _SUPPOSED = re.compile(r"\b(?:if|suppose|assuming)\b[^.!?,;\n]{0,60}$", re.IGNOR
 _IF_NOT_ME = re.compile(r"\bif\b(?!\s+I\b)", re.IGNORECASE)
 # What says something else of a letter: "I'd say A is second", "(A) is the second largest"
 _IS_ELSE = r"\)?\s+is\s+(?!(?:the\s+)?(?:correct|right|best|answer)\b)"
+# What says anything else of a letter that a reply begins with: "(C)? Close, but", "(C) doesn't fit", "**C**, as you say,"
+_SAID_OF_IT = re.compile(
+    r"[)*_]*(?:\?|,\s+as\b|\s+\((?:your|the|a)\b|\s+(?:is|was|isn't|wasn't|does|doesn't|did|didn't)\b"
+    r"(?!\s+(?:indeed\s+|clearly\s+)?(?:the\s+)?(?:correct|right|best|answer)\b))"
+)
 _IN_LOWER_CASE = re.compile(r"[\s*_`\"'(\[]*([a-z])[\s*_`\"')\].:]*")
 
 _AT_END_OF_LINE = r"[ \t*_`\"').:\]$]*$"
@@ -235,8 +240,8 @@ def _is_beside(text: str, letter: str, first: re.Match[str], right: list[re.Matc
 
 def _is_described(text: str, letter: str, first: re.Match[str]) -> bool:
     """Returns whether something else is said of the letter that a text begins with, beside another one: "(C) is close. I'll take (B)." """
-    others = (of for of in re.finditer(rf"\({letter}\)", text) if of[1] != first[1])
-    return re.match(_IS_ELSE, text[first.end(1) :]) is not None and any(not is_denied(text, of) for of in others)
+    others = (of for of in re.finditer(rf"(?<![\w']){letter}[)*]", text) if of[1] != first[1])
+    return _SAID_OF_IT.match(text, first.end(1)) is not None and any(not is_denied(text, of) for of in others)
 
 
 def _on_a_line(text: str, letter: str) -> str | None:

@@ -61,7 +61,7 @@ _CONTRADICTED = re.compile(r"[\"'*_)\u201d\u2019]*,?\s+(?:but|however|though|yet
 # The user's or others' words: "you said the capital is Rome".
 _QUOTED = re.compile(
     rf"\b(?:you(?:['\u2019]ve| have| may(?: have)?| might(?: have)?| would| could)? (?:say|think|expect|(?:be )?thinking of|thought|suggest|mentioned|believed?|claim|guess(?:ed)?|proposed?|wrote)|"
-    rf"(?:some|many|most|people|others|they)(?: people)? (?:(?:often|commonly|frequently|mistakenly|might|would) )?(?:say|think|believe|claim|assume|guess)|used to (?:say|think|believe)|(?:was|is|been) (?:long|once|widely|often|sometimes|mistakenly|commonly|generally|previously) (?:believed|thought|assumed|held)|said|says|thinks|believes|told (?:you|me)|claims|claimed|claim that|suggests|suggested|"
+    rf"(?:some|many|most|people|others|they)(?: people)? (?:(?:often|commonly|frequently|mistakenly|might|would) )?(?:say|think|believe|claim|assume|guess|answer|choose|pick|select)|used to (?:say|think|believe)|(?:was|is|been) (?:long|once|widely|often|sometimes|mistakenly|commonly|generally|previously) (?:believed|thought|assumed|held)|said|says|thinks|believes|told (?:you|me)|claims|claimed|claim that|suggests|suggested|"
     rf"answered|your (?:[\w'\u2019]+ )?(?:answer|guess|choice) (?:is|was))\b{_REST_OF_CLAUSE}|"
     r"(?:[\u60a8\u4f60]|\u4eba|\u4eba\u4eec)[^\u3002\uff01\uff1f\uff1b\uff0c,\n\u5f97]{0,6}(?:\u8ba4\u4e3a|\u8a8d\u70ba|\u4ee5\u4e3a|\u4ee5\u70ba|\u63d0\u5230)[^\u3002\uff01\uff1f\uff1b\uff0c,\n]*$",
     re.IGNORECASE,
