@@ -161,6 +161,7 @@ def test_other_names_of_an_adapter_that_nothing_is_called_are_named(recwarn):
     experts = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
     right = {"target_modules": ["q_proj"], "layers_to_transform": [0], "modules_to_save": ["embed_tokens"]}
     right["exclude_modules"] = ["mlp.gate"]
+    right |= {"rank_pattern": {"0.self_attn.q_proj": 2}, "alpha_pattern": {".*q_proj": 2}}
     check_adapter_fits(model, LoraConfig(**right, target_parameters=experts))
     assert not [warning for warning in recwarn if "of the adapter says" in str(warning.message)]
     wrong = {
@@ -168,6 +169,8 @@ def test_other_names_of_an_adapter_that_nothing_is_called_are_named(recwarn):
         "modules_to_save": ["lm_hed"],
         "target_parameters": [experts[0], "down_prj"],
         "exclude_modules": ["mlp.gate", "lm_headd"],
+        "rank_pattern": {"q_proj": 2, "q_prj": 2},
+        "alpha_pattern": {"attention.q_proj": 2},
     }
     check_adapter_fits(model, LoraConfig(**right | wrong))
     said = [text for warning in recwarn if "of the adapter says" in (text := str(warning.message))]
@@ -176,4 +179,6 @@ def test_other_names_of_an_adapter_that_nothing_is_called_are_named(recwarn):
         "No block of Qwen3MoeForCausalLM is called 9, as `layers_to_transform`",
         "No module of Qwen3MoeForCausalLM is called lm_hed, as `modules_to_save`",
         "No module of Qwen3MoeForCausalLM is called lm_headd, as `exclude_modules`",
+        "No layer of Qwen3MoeForCausalLM is called q_prj, as `rank_pattern`",
+        "No layer of Qwen3MoeForCausalLM is called attention.q_proj, as `alpha_pattern`",
     ]

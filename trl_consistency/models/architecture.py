@@ -1,6 +1,7 @@
 """Builds a model on the meta device from its config, and checks whether its stored weights and an adapter fit."""
 
 import os
+import re
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -76,10 +77,12 @@ def check_adapter_fits(model: PreTrainedModel, peft_config: Any) -> None:
         ("layers_to_transform", "block"): (layers, lambda of, name: f".{name}." in of),
         ("modules_to_save", "module"): (modules, lambda of, name: of.endswith(name)),
         ("exclude_modules", "module"): (modules, lambda of, name: f".{of}".endswith(f".{name}")),
+        ("rank_pattern", "layer"): (layers, _is_of_pattern),
+        ("alpha_pattern", "layer"): (layers, _is_of_pattern),
     }
     for (option, kind), (found, is_called) in in_model.items():
         wanted = getattr(given, option, None)
-        names = sorted(wanted) if found and isinstance(wanted, list | set | tuple) else ()
+        names = sorted(wanted) if found and isinstance(wanted, list | set | tuple | dict) else ()
         missing = [str(name) for name in names if not any(is_called(of, name) for of in found)]
         if missing:  # no error, as lists for models of several kinds are common
             warnings.warn(
@@ -88,6 +91,10 @@ def check_adapter_fits(model: PreTrainedModel, peft_config: Any) -> None:
                 stacklevel=2,
             )
     check_head(adapted, "`peft_config` puts")
+
+
+def _is_of_pattern(layer: str, key: str) -> bool:
+    return re.match(rf"(.*\.)?({key})$", layer) is not None  # as PEFT matches it
 
 
 def check_head(model: PeftModel, whose: str) -> None:
