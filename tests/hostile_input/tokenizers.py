@@ -238,6 +238,15 @@ CASES: list[Case] = [
         ),
     ),
     Case(
+        "template writes a thought in two ways",
+        "Given completions, under a chat template whose empty thought has other spaces before an answer than at a prompt's end",
+        "…row 0: the prompt ends with a closed thought, and the chat template writes a second '</think>' before `completion`: …",
+        train_completion(
+            "{% for m in messages %}{{ '<think> </think>' if m.role == 'assistant' }}{{ m.content }}{% endfor %}"
+            "{% if add_generation_prompt %}<think></think>{% endif %}"
+        ),
+    ),
+    Case(
         "template writes an empty thought",
         "Given completions with a thought in their text, under a chat template that writes a thought of its own before it",
         "…row 0: the chat template writes an empty thought before `completion`, and '<think>' in its text begins another: …",

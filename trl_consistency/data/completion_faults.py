@@ -38,6 +38,13 @@ def completion_fault(
             "would learn the answer as a thought that does not end. Let the targets be generated, give the thought and the "
             "answer as `completion_ids`, or turn thinking off by `chat_template_kwargs` (such as `enable_thinking: false`)"
         )
+    enough = len(closing.encode()) + 8  # a token is at least one byte
+    is_closed = tokenizer.decode(rendered["clean_ids"][-enough:]).rstrip().endswith(closing)
+    if is_closed and tokenizer.decode(ids[:enough]).lstrip().startswith(closing):
+        return (
+            f"the prompt ends with a closed thought, and the chat template writes a second {closing!r} before `completion`: it has other "
+            "spaces in the empty thought of an answer. Give the answer as `completion_ids`, or use another template"
+        )
     if not _has_thought(row["completion"], opening):
         return ""
     thought, found, answer = tokenizer.decode(ids).partition(closing)
@@ -46,8 +53,7 @@ def completion_fault(
             f"the chat template writes an empty thought before `completion`, and {opening!r} in its text begins another: the model would learn "
             "to end its thought at once. Give the thought as `reasoning_content` of the completion's message, beside its `content`"
         )
-    last = tokenizer.decode(rendered["clean_ids"][-len(closing.encode()) - 8 :])  # a token is at least one byte
-    if last.rstrip().endswith(closing) and found and opening not in thought:
+    if is_closed and found and opening not in thought:
         return (
             f"the prompt ends with a closed thought, and `completion` has another, which would go on after that without {opening!r}. Take "
             "the thought out of `completion`, or turn thinking on by `chat_template_kwargs` (such as `enable_thinking: true`)"
