@@ -86,8 +86,9 @@ _CLAUSES = re.compile(r"(?<!\b[A-Z])[.!?;\n]|,\s+(?:but|while|whereas|so|the)\b"
 _SENTENCES = re.compile(r"(?<=[.!?])\s+|\n+")
 # What says that an answer holds that was given before, without its name: "I stand by my answer", "The answer is the same as before"
 _REFERS_BACK = re.compile(
-    r"\b(?:stand|stick)(?:s|ing)?\s+(?:by|with|to)\b|\b(?:my|previous|original|first|earlier|initial|above|final)\s+(?:\w+\s+){0,2}"
-    r"(?:answer|response|statement|choice|reply)\b(?!\s*(?:is|was|:)\s+(?!(?:\w+ly\s+)?(?:the\s+same|still|right|correct|wrong|incorrect|unchanged)\b))|"
+    r"\b(?:stand|stick)(?:s|ing)?\s+(?:by|with|to)\s+(?:it|that|this|what\s+I|(?:my|the|that|this)\s+(?:\w+\s+){0,2}(?:answer|response|statement|choice))"
+    r"\s*(?:[.!,;]|\Z)|\b(?:my|previous|original|first|earlier|initial|above|final)\s+(?:\w+\s+){0,2}"
+    r"(?:answer|response|choice|reply)\b(?!\s*(?:is|was|:)\s+(?!(?:\w+ly\s+)?(?:the\s+same|still|right|correct|wrong|incorrect|unchanged)\b))|"
     r"\banswer\s+(?:I\s+(?:gave|said)|above|(?:still\s+)?stands|remains|is\s+(?:still\s+|indeed\s+)?(?:the\s+same|the\s+one\s+(?:I|above)|unchanged|as\s+before|"
     r"that\s+one|correct|right)\b)|\bstill\s+(?:think|believe)\s+so\b|\b(?:as|what)\s+I\s+(?:already\s+)?(?:said|gave|answered)\b|\bunchanged\b|"
     r"\b(?:double|re)-?checked\b|\bsame\s+(?:answer|as\s+(?:before|above))\b|\bstated\s+above\b|\banswer\s+is\s+confirmed\b",
