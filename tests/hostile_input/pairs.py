@@ -12,7 +12,7 @@ CASES: list[Case] = [
         "A chat template that drops what tells the two prompts apart",
         "…row 0: the chat template leaves out or changes what message 0 …",
         lambda room: room.trainer(
-            [{"clean_prompt": USER, "perturbed_prompt": [{"role": "developer", "content": "It is B."}, *USER]}],
+            [{"clean_prompt": USER, "perturbed_prompt": [{"role": "system", "content": "It is B."}, *USER]}],
             processing_class=make_tokenizer("{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"),
         ),
     ),
