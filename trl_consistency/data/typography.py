@@ -19,15 +19,10 @@ _LETTERS |= {0xB2: "^2", 0xB3: "^3"}  # "r\u00b2"
 _LETTERS |= dict.fromkeys(map(ord, "\u2018\u2019\u02bc"), "'") | dict.fromkeys(map(ord, "\u2010\u2011\u2212"), "-")
 _LETTERS |= dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"), "")
 
-_ORDINALS = dict(
-    enumerate(
-        [
-            *("first", "second", "third", "fourth", "fifth", "sixth"),
-            *("seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth"),
-        ],
-        start=1,
-    )
-)
+_ORDINALS = [
+    *("first", "second", "third", "fourth", "fifth", "sixth"),
+    *("seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth"),
+]
 MONTH = "January|February|March|April|May|June|July|August|September|October|November|December"
 
 # Not "one", which is a pronoun, too.
@@ -76,11 +71,6 @@ _BEFORE_MINUS = (
     r"\b(?:is|was|are|be|equals?|gives?|gets?|makes?|leaves?|leaving|yields?|at|to|of|in|with|about|around|approximately|roughly|us|so|actually|"
     r"really|simply|just)\s[*_(\"]*"
 )
-
-
-def _number_of_ordinal(word: re.Match[str]) -> str:
-    return next(str(number) for number, ordinal in _ORDINALS.items() if ordinal == word[0].lower())
-
 
 # What a calculation gives, up to a digit
 _RESULT = r"[^.!?\n]{0,40}(?:[=:\u2192]|\b(?:is|equals?|gives?|makes?|gets?|so)\b)[^.!?\n]{0,40}\d"
@@ -149,12 +139,15 @@ _REWRITTEN = (
     (re.compile(r"(?<=\d)\s*(?:\u00b0|degrees?)\s*(?:C|Celsius|centigrade)\b", re.IGNORECASE), "\u00b0C"),
     (re.compile(r"(?<=\d)\s*(?:\u00b0|degrees?)\s*(?:F|Fahrenheit)\b", re.IGNORECASE), "\u00b0F"),
     # July 4th, 1776; 4 July 1776; the 4th of July, 1776; the Fourth of July
-    (re.compile(rf"\b({'|'.join(_ORDINALS.values())})(?=\s+of\s+(?:{MONTH})\b)", re.IGNORECASE), _number_of_ordinal),
+    (
+        re.compile(rf"\b({'|'.join(_ORDINALS)})(?=\s+of\s+(?:{MONTH})\b)", re.IGNORECASE),
+        lambda of: str(1 + _ORDINALS.index(of[1].lower())),
+    ),
     (re.compile(rf"\b({MONTH})\s+(\d{{1,2}})(?:st|nd|rd|th)\b"), r"\1 \2"),
     (re.compile(rf"\b(\d{{1,2}})(?:st|nd|rd|th)?(?:\s+of)?\s+({MONTH}),?\s+(\d{{4}})\b"), r"\2 \1, \3"),
     (re.compile(rf"\b(\d{{1,2}})(?:st|nd|rd|th)?(?:\s+of)?\s+({MONTH})\b"), r"\2 \1"),
     # 3rd, which is third
-    (re.compile(r"\b(1[0-2]|[1-9])(?:st|nd|rd|th)\b"), lambda of: _ORDINALS[int(of[1])]),
+    (re.compile(r"\b(1[0-2]|[1-9])(?:st|nd|rd|th)\b"), lambda of: _ORDINALS[int(of[1]) - 1]),
     (re.compile(r"(?<=\d)\s?([ap])\.m\.(?!\w)"), r" \1m"),
     # ~~struck out~~
     (re.compile(r"~~[^~\n]{1,200}~~"), ""),
