@@ -13,7 +13,7 @@ from trl_consistency import InvalidPairsError
 from trl_consistency.evaluation import PairSet, answer_pairs, evaluate, measure_distances
 from trl_consistency.evaluation.answers.generate import AnswerOptions, generate_answers
 from trl_consistency.evaluation.grading.judge import Judgement, LocalJudge
-from trl_consistency.evaluation.rates.intervals import FEWEST_SOURCES, Estimate, Sample, equal_sources, estimate
+from trl_consistency.evaluation.rates.intervals import FEWEST_SOURCES, Estimate, Sample, effective_sources, estimate
 from trl_consistency.evaluation.side_effects import measure_side_effects
 from trl_consistency.scripts.evaluation_files import _any_worse, assurances
 
@@ -183,7 +183,7 @@ def test_the_interval_of_few_sources_holds_every_change(sources, holds):
     names = [str(number) for number in range(sources)] * 20
     before, after = (Sample([value] * len(names), names) for value in (True, False))
     assert (estimate([before, after], lambda one, other: other - one, (-1.0, 1.0)).interval[1] > 0) == holds
-    assert (equal_sources(names) < FEWEST_SOURCES) == holds
+    assert (effective_sources(names) < FEWEST_SOURCES) == holds
 
 
 def test_an_adapter_in_the_base_model_is_warned_about_where_rows_are_given(tokenizer):

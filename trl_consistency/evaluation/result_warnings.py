@@ -11,7 +11,7 @@ from .answers.generate import NOT_ASKED
 from .answers.replies import warning_of_cut, warning_of_markers
 from .grading.grade import is_anchor, suggests_right_choice, unnamed_answers
 from .pair_set import SIDES, UNKNOWN
-from .rates.intervals import FEWEST_SOURCES, equal_sources
+from .rates.intervals import FEWEST_SOURCES, effective_sources
 from .rates.measures import sources_of
 from .rates.preferences import left_out_questions
 from .row_kinds import kind_of
@@ -106,7 +106,7 @@ def _of_few_sources(rows: Sequence[Mapping[str, Any]], of_name: str) -> list[str
         of_kind = [place for place, other in enumerate(kinds) if other == kind]
         prompts = {prompt_key(rows[place], "clean_prompt") for place in of_kind}
         of_rows = [sources[place] for place in of_kind]
-        number, count = len({*of_rows}), equal_sources(of_rows)
+        number, count = len({*of_rows}), effective_sources(of_rows)
         if len(prompts) > 1 and (number == 1 or count < FEWEST_SOURCES <= len(of_kind)):
             which = "" if len(of_kind) == len(rows) else f" of {kind} rows"
             unequal = "" if count == number else f", whose sizes are so unequal that they count as {count:.1f}"

@@ -16,7 +16,7 @@ from ..errors import ConsistencyError, one_line
 from ..evaluation.capability import CapabilityResult
 from ..evaluation.grading.grade import last_text
 from ..evaluation.pair_set import PREPARED, SIDES
-from ..evaluation.rates.intervals import DIGITS, FEWEST_SOURCES, Estimate, equal_sources
+from ..evaluation.rates.intervals import DIGITS, FEWEST_SOURCES, Estimate, effective_sources
 from ..evaluation.rates.measures import METRICS
 from ..evaluation.report.page import Picture, Report, Table
 from ..evaluation.report.plots import (
@@ -143,7 +143,7 @@ def _of_few_sources(results: Results) -> set[str]:
         for name, of_set in results.sets.items()
         for metric, of_metric in METRICS.items()
         for sample in of_metric.samples
-        if sample in of_set.samples and equal_sources(of_set.samples[sample].sources) < FEWEST_SOURCES
+        if sample in of_set.samples and effective_sources(of_set.samples[sample].sources) < FEWEST_SOURCES
     }
 
 

@@ -258,8 +258,8 @@ def estimate(
     return replace(found, interval=(bounds[0], bounds[1]))
 
 
-def equal_sources(sources: Sequence[str]) -> float:
-    """Returns how many sources of equal sizes the given ones count as: `N² / Σ n²`."""
+def effective_sources(sources: Sequence[str]) -> float:
+    """Returns Kish's effective number of sources, `N² / Σ n²`: as many of equal sizes count the same."""
     counts = Counter(sources).values()
     return float(sum(counts) ** 2 / sum(count**2 for count in counts))
 
