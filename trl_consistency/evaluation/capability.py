@@ -26,7 +26,7 @@ from ..models.checks import context_of
 from .answers.generate import AnswerOptions, decode_answer, generate_ids
 from .answers.replies import check_markers, warning_of_markers
 from .capability_data import CapabilityData, ItemSet, as_prompt, read_capability, text_tokens, token_ids
-from .grading.grade import last_text
+from .grading.asked import last_text
 from .grading.refusals import refuses
 from .rates.intervals import FEWEST_SOURCES, NATS_PER_TOKEN, Estimate, Sample, Values, estimate, estimate_mean
 from .side_effects import nats_of

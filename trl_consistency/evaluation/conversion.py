@@ -38,7 +38,8 @@ from ..models.adapter_checks import check_no_other_adapter, warn_of_adapter
 from ..models.checks import context_of
 from .answers.generate import Answer, AnswerOptions, answer_sides
 from .answers.replies import after_thinking, call_tokens, warning_of_markers
-from .grading.grade import OTHER, Grade, grade_answers
+from .grading.asked import OTHER
+from .grading.grade import Grade, grade_answers
 from .pair_set import SIDES, PairSet, Rows
 from .rendered_rows import PREPARED, UNKNOWN
 

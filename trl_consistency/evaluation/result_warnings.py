@@ -9,7 +9,8 @@ from ..data.repeats import prompt_key, repeated_rows
 from ..data.unknown_words import say_unknown
 from .answers.generate import NOT_ASKED
 from .answers.replies import warning_of_cut, warning_of_markers
-from .grading.grade import is_anchor, suggests_right_choice, unnamed_answers
+from .grading.asked import is_anchor
+from .grading.grade import suggests_right_choice, unnamed_answers
 from .pair_set import SIDES, UNKNOWN
 from .rates.intervals import FEWEST_SOURCES, effective_sources
 from .rates.measures import sources_of

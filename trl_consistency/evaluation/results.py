@@ -8,7 +8,7 @@ from ..errors import ConsistencyError
 from .answers.generate import AnswerOptions
 from .answers.replies import check_markers
 from .comparability import check_same_judge, check_same_options, check_same_rows
-from .grading.grade import is_anchor, suggests_wrong
+from .grading.asked import is_anchor, suggests_wrong
 from .grading.judge import Judge
 from .pair_set import SIDES, PairSet
 from .rates.intervals import Estimate

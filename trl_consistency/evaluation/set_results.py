@@ -9,7 +9,8 @@ from typing import Any
 from .answers.generate import Answer
 from .answers.preferences import Preference
 from .answers.replies import after_thinking
-from .grading.grade import OUTCOMES, Grade, grade_all, is_anchor
+from .grading.asked import is_anchor
+from .grading.grade import OUTCOMES, Grade, grade_all
 from .grading.judge import Judge
 from .pair_set import SIDES, PairSet
 from .rates.intervals import Property, Values

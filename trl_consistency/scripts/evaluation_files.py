@@ -14,7 +14,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from ..errors import ConsistencyError, one_line
 from ..evaluation.capability import CapabilityResult
-from ..evaluation.grading.grade import last_text
+from ..evaluation.grading.asked import last_text
 from ..evaluation.pair_set import PREPARED, SIDES
 from ..evaluation.rates.intervals import DIGITS, FEWEST_SOURCES, Estimate, effective_sources
 from ..evaluation.rates.measures import METRICS

@@ -5,8 +5,8 @@ import time
 import pytest
 
 from trl_consistency.evaluation import grade
+from trl_consistency.evaluation.grading.asked import OTHER
 from trl_consistency.evaluation.grading.definite import gives_answer
-from trl_consistency.evaluation.grading.grade import OTHER
 from trl_consistency.evaluation.rates.measures import make_samples, measure
 
 

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 from ...data.pairs import PROMPT_COLUMNS
 from ...data.repeats import prompt_key
 from ...errors import ConsistencyError
-from ..grading.grade import OTHER, Grade, is_anchor, suggests_wrong
+from ..grading.asked import OTHER, is_anchor, suggests_wrong
+from ..grading.grade import Grade
 from ..row_kinds import Unread, kind_of
 from .intervals import Estimate, Property, Sample, estimate
 

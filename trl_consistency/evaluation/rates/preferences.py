@@ -6,7 +6,7 @@ from typing import Any
 from ...data.answers import denied_answer
 from ..answers.choices import offered_letters
 from ..answers.preferences import Contrast, Preference
-from ..grading.grade import is_anchor, suggests_wrong
+from ..grading.asked import is_anchor, suggests_wrong
 from ..row_kinds import kind_of, right_answers
 from .intervals import Estimate, Sample, Values, estimate_mean
 from .measures import METRICS, Samples, sources_of

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ...data.rendering import message_text
 from ...pages import render
 from ...perturbations import PERTURBATIONS
-from ..grading.grade import message_text
 from ..row_kinds import kind_of
 from ..run import Results
 
