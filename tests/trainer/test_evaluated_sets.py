@@ -73,7 +73,7 @@ def test_persistent_workers_read_the_set_that_is_given(tmp_path):
 
 
 @pytest.mark.parametrize("make", [make_trainer, make_on_policy_trainer])
-def test_evaluations_leave_one_worker_at_most(tmp_path, make):
+def test_evaluations_leave_no_workers(tmp_path, make):
     before = {process.pid for process in active_children()}
     workers = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
     trainer = make(tmp_path, PAIRS, eval_dataset=PAIRS.select(range(2)), **workers)
@@ -81,10 +81,18 @@ def test_evaluations_leave_one_worker_at_most(tmp_path, make):
         trainer.evaluate()
         trainer.evaluate(PAIRS.select(range(2, 4)))
         trainer.predict(PAIRS.select(range(2)))
-    left = [process for process in active_children() if process.pid not in before]
-    assert len(left) == 1
-    for process in left:  # When garbage is collected, torch would wait five seconds for it.
-        process.terminate()
+    assert [process for process in active_children() if process.pid not in before] == []
+
+
+def test_persistent_workers_read_what_was_changed_since(tmp_path):
+    """Trainer keeps the loader of its own set, with the rows and the rollouts that it had."""
+    workers = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
+    trainer = make_on_policy_trainer(tmp_path, PAIRS, eval_dataset=PAIRS.select(range(2)), **workers)
+    trainer.evaluate()
+    trainer.args.num_generations_eval = 3
+    assert len(trainer.get_eval_dataloader().dataset) == 2 * 3
+    trainer.eval_dataset = trainer.train_dataset
+    assert len(trainer.get_eval_dataloader().dataset) == len(PAIRS) * 3
 
 
 class FilledStream(CountedStream):
@@ -187,8 +195,6 @@ def test_options_of_loaders_are_put_back():
     with loading_all_rows(args, counts=True):
         assert set(vars(args).values()) == {0, None}  # False equals 0
     assert vars(args) == before
-    with loading_all_rows(args, counts=False, is_kept=True):
-        assert vars(args) == {**before, "dataloader_drop_last": False}
     with loading_all_rows(args, counts=False):
         assert vars(args) == {**before, "dataloader_drop_last": False, "dataloader_persistent_workers": False}
     assert vars(args) == before

@@ -85,15 +85,13 @@ def _first_rows(part: Any, rows: int) -> Any:
     return batches
 
 
-def loading_all_rows(
-    args: Any, counts: bool, is_kept: bool = False, is_stream: bool = False
-) -> AbstractContextManager[None]:
+def loading_all_rows(args: Any, counts: bool, is_stream: bool = False) -> AbstractContextManager[None]:
     """
     Returns the context in which loaders of evaluations are made: `dataloader_drop_last` is for training. One that `counts`
-    rows reads them in this process. The workers of one that is not kept end with it. One worker reads a stream: several take turns
+    rows reads them in this process. Other workers end with it. One worker reads a stream: several take turns
     with their shards, and predictions would be in another order than the rows.
     """
-    of_workers: dict[str, Any] = {"dataloader_persistent_workers": is_kept and args.dataloader_persistent_workers}
+    of_workers: dict[str, Any] = {"dataloader_persistent_workers": False}
     if is_stream and args.dataloader_num_workers > 1:
         of_workers["dataloader_num_workers"] = 1
     if counts or not args.dataloader_num_workers:

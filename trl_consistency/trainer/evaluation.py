@@ -126,11 +126,8 @@ class EvaluationMixin(_Trainer):
         return super().predict(test_dataset, ignore_keys, metric_key_prefix)
 
     def get_eval_dataloader(self, eval_dataset: AnyDataset | str | None = None) -> Any:
-        """Like [`~transformers.Trainer.get_eval_dataloader`]. Persistent workers are kept for the trainer's own sets."""
-        self._eval_stream = None  # that of another set, where the loader of this one was kept
-        if eval_dataset is None or isinstance(eval_dataset, str) or eval_dataset is self.eval_dataset:
-            return super().get_eval_dataloader(eval_dataset)
-        # With persistent workers, Trainer would return the loader of an earlier set.
+        """Like [`~transformers.Trainer.get_eval_dataloader`], but worker processes end with an evaluation, persistent or not."""
+        # Trainer would return the loader of an earlier set, with its rows and options.
         with temporarily(self.args, dataloader_persistent_workers=False):
             return super().get_eval_dataloader(eval_dataset)
 
@@ -139,9 +136,7 @@ class EvaluationMixin(_Trainer):
             with loading_alone(self.args):
                 return super()._get_dataloader(dataset, *args, is_training=True, **kwargs)
         stream = self._eval_stream = counted_stream(dataset, self)
-        is_kept = kwargs.get("dataloader_key") is not None
-        is_stream = isinstance(dataset, IterableDataset)
-        with loading_all_rows(self.args, counts=stream is not None, is_kept=is_kept, is_stream=is_stream):
+        with loading_all_rows(self.args, counts=stream is not None, is_stream=isinstance(dataset, IterableDataset)):
             return super()._get_dataloader(dataset if stream is None else stream, *args, **kwargs)
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> EvalLoopOutput:

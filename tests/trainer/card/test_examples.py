@@ -130,6 +130,11 @@ def test_no_card_says_so_of_what_vllm_cannot_serve(tmp_path, model_dir, lora):
     assert served(card(make_trainer(tmp_path, str(model_dir), lora))[0]) == []
 
 
+def test_a_pattern_that_fits_no_layer_changes_nothing_for_vllm(tmp_path, model_dir):
+    lora = LoraConfig(r=4, rank_pattern={"q_projj": 2}, alpha_pattern={"v_proj": 64}, target_modules=["q_proj"])
+    assert len(served(card(make_trainer(tmp_path, str(model_dir), lora))[0])) == 1
+
+
 @pytest.mark.vllm
 def test_vllm_knows_the_flags_of_the_card(tmp_path, cached_base):
     from vllm.entrypoints.launchers.cli_args import make_arg_parser

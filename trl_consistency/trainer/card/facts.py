@@ -34,7 +34,7 @@ from ..run.overrides import overridden
 from ..run.resumption import describe_earlier, describe_history, past_methods
 from .other_options import describe_other_options, describe_precision
 from .papers import cite, name_methods
-from .weights import trained_weights
+from .weights import has_other_sizes, trained_weights
 from .words import in_words, safe
 
 
@@ -244,8 +244,7 @@ def _serving_rank(model: Any) -> int | None:
         check_adapter(model)
     except ConsistencyError:
         return None
-    config = model.peft_config[model.active_adapters[0]]
-    if getattr(config, "rank_pattern", None) or getattr(config, "alpha_pattern", None):
+    if has_other_sizes(model, model.peft_config[model.active_adapters[0]]):
         return None  # vLLM reads one rank and one scale from an adapter's folder
     return engine_rank(model)
 

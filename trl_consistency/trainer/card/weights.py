@@ -52,7 +52,7 @@ def _describe_adapter(model: Any, config: Any, disable_dropout: bool) -> str:
         kind = "DoRA" if config.use_dora else "LoRA"
     numbers = {"rank": getattr(config, "r", None), "alpha": getattr(config, "lora_alpha", None)}
     shape = "".join(f", {name} {size}" for name, size in numbers.items() if size is not None)
-    if _has_others(model, config):
+    if has_other_sizes(model, config):
         shape += " (others in some layers)"
     shape += ", rank-stabilised" if getattr(config, "use_rslora", False) else ""
     dropout = 0 if disable_dropout else getattr(config, "lora_dropout", None)
@@ -74,7 +74,7 @@ def _describe_adapter(model: Any, config: Any, disable_dropout: bool) -> str:
     )
 
 
-def _has_others(model: Any, config: Any) -> bool:
+def has_other_sizes(model: Any, config: Any) -> bool:
     """Whether some layers of an adapter have another rank or alpha than its config names. Patterns may match no layer."""
     if not (getattr(config, "rank_pattern", None) or getattr(config, "alpha_pattern", None)):
         return False
