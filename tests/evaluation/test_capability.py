@@ -471,6 +471,21 @@ def test_an_end_that_the_tokenizer_adds_is_no_part_of_a_choice(tokenizer):
 
 
 @needs_lm_eval
+def test_choices_whose_logits_are_equal_after_rounding(tokenizer):
+    """The first one was taken: accuracy said where the right choice stands."""
+    torch.manual_seed(0)
+    model, prompt = make_model(), "Question: Which?\nAnswer:"
+    (first,), (second,) = (tokenizer(f" {choice}", add_special_tokens=False)["input_ids"] for choice in "BC")
+    state = model.model(torch.tensor([tokenizer(prompt)["input_ids"]])).last_hidden_state[0, -1]
+    toward = 20 * state / state.square().sum()  # for a logit of 20, where rounded ones are 0.125 apart
+    model.lm_head.weight.data[first] = toward
+    model.lm_head.weight.data[second] = toward + 0.02 * state / state.square().sum()
+    orders = [{"prompt": prompt, "choices": of, "answer": of.index("C")} for of in (["B", "C"], ["C", "B"])]
+    scores = score_completions(model.bfloat16(), tokenizer, orders)["acc"]
+    assert scores[0] == scores[1]
+
+
+@needs_lm_eval
 def test_a_whole_folder(folder, model, tokenizer, capfd, caplog):
     """With the bars of the harness, but not its warnings."""
     write_lines(folder / "more" / "mine.jsonl", make_questions())

@@ -11,6 +11,7 @@ from ..finite import check_logits
 from ..generation.answer_cache import TargetCache
 from ..generation.options import end_tokens, evaluating
 from ..models.adapter_checks import check_no_other_adapter, warn_of_adapter
+from .answers.float32_head import float32_logits
 from .answers.generate import AnswerOptions, generate_ids
 
 
@@ -112,7 +113,8 @@ def nats_of(model: PreTrainedModel, sequences: Iterable[tuple[list[int], list[in
         for context, continuation in sequences:
             input_ids = torch.tensor([[*context, *continuation]], device=model.device)
             # From the end, since a learned prompt may stand before them
-            logits = model(input_ids=input_ids[:, :-1]).logits[0, -len(continuation) :].float()
+            with float32_logits(model, len(continuation)):
+                logits = model(input_ids=input_ids[:, :-1]).logits[0, -len(continuation) :].float()
             check_logits(logits)
             targets = input_ids[0, len(context) :]
             found.append(torch.nn.functional.cross_entropy(logits, targets, reduction="sum").item())

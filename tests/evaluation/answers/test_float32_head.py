@@ -74,3 +74,13 @@ def test_a_model_in_float32_is_left_alone(model):
     expected = model(input_ids=IDS).logits
     with float32_logits(model, 1):
         assert model(input_ids=IDS).logits.equal(expected)
+
+
+@torch.no_grad()
+def test_a_head_under_autocast(model):
+    """It gives bfloat16, though its weights are in float32."""
+    states = []
+    model.lm_head.register_forward_pre_hook(lambda module, inputs: states.append(inputs[0]))
+    with torch.autocast("cpu", torch.bfloat16), float32_logits(model, 6):
+        logits = model(input_ids=IDS).logits
+    torch.testing.assert_close(logits, states[0].float() @ model.lm_head.weight.T)

@@ -1,4 +1,4 @@
-"""Logits in float32 of a model whose weights have 16 bits: rounded, the logits of two answers are often equal."""
+"""Logits in float32 of a model whose head gives 16 bits: rounded, the logits of two answers are often equal."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -16,12 +16,14 @@ CHUNK = 8192
 @contextmanager
 def float32_logits(model: Any, places: int) -> Iterator[None]:
     """
-    Within it, a model whose head is in bfloat16 or float16 has logits of float32, from the states that the head gets. They are of the
-    last `places` of a row, even if the model ignores `logits_to_keep`. Scales and soft caps stay the model's own.
+    Within it, a model whose head gives bfloat16 or float16, by its weights or by autocast, has logits of float32, from the states that the
+    head gets. They are of the last `places` of a row, even if the model ignores `logits_to_keep`. Scales and soft caps stay the model's own.
     """
     head = model.get_output_embeddings()
 
-    def compute(module: nn.Linear, inputs: tuple[Tensor, ...], rounded: Tensor) -> Tensor:
+    def compute(module: nn.Linear, inputs: tuple[Tensor, ...], rounded: Tensor) -> Tensor | None:
+        if rounded.dtype == torch.float32:
+            return None
         # An adapter's layer adds up the outputs of several.
         states = inputs[0][:, -places:] if module is head else inputs[0]
         states = states.to(module.weight.device, torch.float32)
@@ -34,6 +36,6 @@ def float32_logits(model: Any, places: int) -> Iterator[None]:
     width = max((layer.out_features for layer in layers), default=0)
     with ExitStack() as hooks:
         for layer in layers:
-            if layer.out_features == width and layer.weight.dtype in (torch.bfloat16, torch.float16):
+            if layer.out_features == width:
                 hooks.callback(layer.register_forward_hook(compute).remove)
         yield

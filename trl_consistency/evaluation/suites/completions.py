@@ -16,6 +16,7 @@ from ...data.thinking import THINKING_MARKERS
 from ...finite import NaNWatch, check_logits
 from ...generation.options import end_tokens, evaluating
 from ...models.checks import context_of
+from ..answers.float32_head import float32_logits
 from ..answers.replies import after_thinking
 from .reply_counts import Replies
 
@@ -64,7 +65,6 @@ def score_completions(
             batch_size=batch_size,
             # Without one, the harness cuts at 2,048 tokens.
             max_length=context_of(model) or 1 + max(len(encode_text(own, text)) for text in texts),
-            softmax_dtype=torch.float32,  # in bfloat16, many choices would tie
         )
         results = evaluate(lm=lm, task_dict={TASK: _task(questions)}, bootstrap_iters=0)
     samples = sorted(results["samples"][TASK], key=lambda sample: sample["doc_id"])
@@ -96,8 +96,11 @@ def harness_model(**options: Any) -> Any:
                 return ids[:, :-1], attention_mask[:, :-1]
             return ids, attention_mask
 
-        def _model_call(self, *args: Any, **kwargs: Any) -> Any:
-            logits = super()._model_call(*args, **kwargs)
+        def _model_call(self, inps: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            with float32_logits(
+                self.model, inps.shape[1]
+            ):  # Of choices with equal rounded ones, the first would be taken.
+                logits = super()._model_call(inps, *args, **kwargs)
             check_logits(logits)
             return logits
 
