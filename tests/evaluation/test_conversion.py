@@ -201,6 +201,8 @@ def test_a_template_that_writes_no_end_is_told(model, monkeypatch):
     assert no_end.startswith("The chat template writes no end after an answer, and TRL adds none: training does not")
     assert cut == "1 of 1 rejected answer(s) were cut at `max_completion_length`."
     assert convert_pairs([capital("1?", "Rome!")], "sft", model, tokenizer, options).warnings == [no_end]
+    given = [capital("1?", "Rome!") | {"completion": [{"role": "assistant", "content": "Paris."}]}]
+    assert convert_pairs(given, "sft", tokenizer=tokenizer).warnings == [no_end]
 
 
 def test_a_thought_without_an_answer_is_not_chosen(model, tokenizer, says):

@@ -179,7 +179,7 @@ def convert_pairs(
         return Conversion([], left_out)
     _check_variables(of_set, chat_template_kwargs)
     answers: dict[str, list[Answer]] = {}
-    has_end = True
+    has_end = tokenizer is None or _has_end(of_set, tokenizer, chat_template_kwargs or {})
     swapped = sum(map(has_cue_in_clean, of_set.rows))
     warnings = [f"{swapped} row(s) {FINDINGS['swapped_prompts']}."] if swapped else []
     warnings += warnings_of_variables(of_set.rows, chat_template_kwargs or {})
@@ -194,9 +194,8 @@ def convert_pairs(
         of_set = of_set.rendered(tokenizer, "pairs", chat_template_kwargs)
         of_set.check_lengths("pairs", context_of(model))
         warnings += _prompt_warnings(of_set, tokenizer)
-        has_end = _has_end(of_set, tokenizer, chat_template_kwargs or {})
-        warnings += [] if has_end else [f"{NO_END}."]
         answers |= _generated(model, tokenizer, of_set.rows, sides, options, cache)
+    warnings += [] if has_end else [f"{NO_END}."]
     clean = _graded(of_set, answers, "clean", options)
     perturbed = _graded(of_set, answers, "perturbed", options) if "perturbed" in answers else None
     thoughts = [answer.other_markers for of_side in answers.values() for answer in of_side]
