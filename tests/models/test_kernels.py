@@ -6,12 +6,20 @@ import sys
 import pytest
 import torch
 from accelerate import PartialState
+from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM, BambaConfig, FalconH1Config, FalconMambaConfig, KimiLinearConfig
 
 from tests.helpers.architectures import CONFIGS, HYBRIDS, add_lora, make
 from tests.helpers.paired import make_trainer
+from trl_consistency.errors import ConsistencyError
 from trl_consistency.models import kernels
-from trl_consistency.models.kernels import PACKAGES, kernel_modules, missing_kernels, warn_of_missing_kernels
+from trl_consistency.models.kernels import (
+    PACKAGES,
+    check_adapted_kernels,
+    kernel_modules,
+    missing_kernels,
+    warn_of_missing_kernels,
+)
 from trl_consistency.trainer import base
 
 
@@ -74,6 +82,23 @@ def test_nothing_is_said_where_nothing_is_missing(installed, caplog):
     installed |= {"causal_conv1d", "mamba_ssm"}
     warn_of_missing_kernels(model, "cuda")
     assert not said(caplog)
+
+
+@pytest.mark.parametrize("kind", ["granitemoehybrid", "bamba"])
+@pytest.mark.parametrize("target", ["all-linear", ["in_proj", "q_proj", "o_proj"]])
+def test_an_adapter_that_the_kernel_reads_past_is_refused(installed, tmp_path, kind, target):
+    """Of Mamba's output projection: neither was it trained, nor did one that the model came with act in training."""
+    model = make(kind) if kind in HYBRIDS else model_of(kind)
+    model = get_peft_model(model, LoraConfig(target_modules=target))
+    check_adapted_kernels(model)  # without the kernel, torch calls the layer
+    installed |= {"causal_conv1d", "mamba_ssm"}
+    if target == "all-linear":
+        with pytest.raises(
+            ConsistencyError, match=r"on `base_model.*\.out_proj`, whose weights mamba-ssm's kernel reads past it"
+        ):
+            check_adapted_kernels(model)
+    else:
+        check_adapted_kernels(model)
 
 
 def test_the_trainer_warns(tmp_path, monkeypatch):

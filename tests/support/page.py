@@ -52,7 +52,7 @@ OTHERS = """\
 
 `make test-long` makes a tiny model of every causal language model that the installed transformers has, from Llama 4 and DeepSeek-V3 to Mamba.
 It compares `kl`, `act`, OPCT with and without gradient checkpointing, and the greedy answers of a padded batch with what the model says to one
-text at a time. (BCT alone has the loss of `SFTTrainer`.) All agree within the bounds of the first table, except these, by `model_type`:
+text at a time. (BCT alone has the loss of `SFTTrainer`, and refuses the models of the first line below.) All agree within the bounds of the first table, except these, by `model_type`:
 
 - No answers can be trained on (`kl`, OPCT): {logits}. They compute logits in a way that is not known.
 - No states can be compared (`act`): {states}. They have several states after a block, or skip blocks.

@@ -362,3 +362,21 @@ def test_a_model_is_trained_whole_after_a_trainer_that_compared_early_blocks(tmp
     second.train()
     assert second._card_facts()["Trained weights"] == f"{size:,} of {size:,}, no adapter"
     assert not [name for name, weight in model.named_parameters() if torch.equal(weight, before[name])]
+
+
+@pytest.mark.parametrize("method", ["bct", "kl"])
+def test_logits_that_are_not_those_of_the_head_are_refused(tmp_path, method):
+    """TRL's loss takes logits from the head, too: BCT alone trained on others than the model's."""
+    model = make_model()
+    forward = type(model).forward
+
+    class Doubling(type(model)):
+        def forward(self, *args, **kwargs):
+            output = forward(self, *args, **kwargs)
+            if output.logits is not None:
+                output.logits = 2 * output.logits
+            return output
+
+    model.__class__ = Doubling
+    with pytest.raises(ConsistencyError, match="in another way than from its head"):
+        make_trainer(tmp_path, method, model=model).train()

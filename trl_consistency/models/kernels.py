@@ -3,8 +3,10 @@
 from importlib.util import find_spec
 from typing import Any
 
+from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 
+from ..errors import ConsistencyError
 from ..log import get_logger
 
 
@@ -48,3 +50,25 @@ def warn_of_missing_kernels(model: Any, device_type: str) -> None:
             f"`{type(base).__name__}` runs without the fast kernels of its recurrent or convolutional layers, so that each "
             f"step takes several times as long. Install them: `pip install {' '.join(missing)}`."
         )
+
+
+def check_adapted_kernels(model: nn.Module) -> None:
+    """
+    Raises [`ConsistencyError`] if an adapter is on the output projection of Mamba layers whose fast kernel reads that layer's
+    own weights in training, and not in evaluation. PEFT refuses such an adapter for some architectures.
+    """
+    reads = "mamba_ssm" in kernel_modules(model) and not missing_kernels(model)
+    names = (
+        name
+        for name, module in model.named_modules()
+        if name.endswith(".out_proj") and isinstance(module, BaseTunerLayer) and hasattr(_owner(model, name), "conv1d")
+    )
+    if reads and (name := next(names, None)):
+        raise ConsistencyError(
+            f"The adapter is on `{name}`, whose weights mamba-ssm's kernel reads past it in training: it would not be trained, and would be "
+            'left out of the student. Leave `out_proj` out of `target_modules`, or set `exclude_modules=r".*mamba.*out_proj"`.'
+        )
+
+
+def _owner(model: nn.Module, name: str) -> nn.Module:
+    return model.get_submodule(name.rpartition(".")[0])

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import Parameter, signature
 from typing import Any, cast
 from weakref import WeakSet
 
@@ -244,13 +245,12 @@ def _own_logits(base: Any) -> tuple[Tensor, Tensor]:
     try:
         # Not `base(...)`: its hooks already run, around the forward in which this is called. Nor `base.forward`: in a
         # copy of a prepared model, this may be the original's.
-        output = type(base).forward(
-            base,
-            input_ids=ids,
-            attention_mask=torch.ones_like(ids),
-            position_ids=torch.arange(ids.shape[1], device=ids.device)[None],
-            use_cache=False,
-        )
+        places = torch.arange(ids.shape[1], device=ids.device)[None]
+        optional = {"attention_mask": torch.ones_like(ids), "position_ids": places, "use_cache": False}
+        taken = signature(type(base).forward).parameters
+        if not any(of.kind is Parameter.VAR_KEYWORD for of in taken.values()):
+            optional = {name: value for name, value in optional.items() if name in taken}
+        output = type(base).forward(base, input_ids=ids, **optional)
     finally:
         hook.remove()
     return seen[-1], output.logits

@@ -40,7 +40,7 @@ from ..models.adapter_state import adapter_weights, restore_dtype
 from ..models.checks import check_model, config_of, context_of
 from ..models.finite_weights import check_base
 from ..models.fused_lora import fuse_adapters
-from ..models.kernels import warn_of_missing_kernels
+from ..models.kernels import check_adapted_kernels, warn_of_missing_kernels
 from ..models.quantization import prevent_repacking
 from ..models.sharding import is_sharded, keeps_adapter_dtype, shard_of
 from ..passes.blocks import base_model
@@ -316,6 +316,7 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         del self._given_adapter
         announce_cpu(args.device, torch.bfloat16 if args.bf16 else self.model.dtype, model_id or "The model")
         warn_of_missing_kernels(self.model, args.device.type)
+        check_adapted_kernels(self.model)
         if args.should_save:
             check_adapter_folder(args.output_dir, is_peft_model(self.model))
         check_base(self.model, model_id, self.accelerator)

@@ -32,6 +32,7 @@ from ..losses.supervised import ObservedModel, flat_inputs, supervised_row_losse
 from ..models.checks import has_routers
 from ..models.sharding import gathered, is_sharded
 from ..passes.blocks import base_model
+from ..passes.capture import head_of
 from ..passes.flat import FlatBatch, prepare_padding_free
 from ..passes.reference import Reference, StartReference
 from ..upstream import OwnState, complete_head, let_copies_run_themselves
@@ -332,6 +333,9 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
 
     def _make_paired_loss(self, model: Any) -> PairedLoss | None:
         if not self.args.compares_with_reference:
+            if not is_sharded(self.accelerator):
+                with mixed_precision(self.accelerator):
+                    head_of(self.model)  # refuses other logits than those of the head, which TRL's loss takes
             return None
         check_reference_options(self)
         reference = self._freeze_reference(model)
