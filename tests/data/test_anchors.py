@@ -64,6 +64,12 @@ def test_own_anchors_are_the_distinct_clean_prompts(pairs):
     assert anchors["completion_ids"][:] == pairs["completion_ids"][:]
 
 
+def test_own_anchors_compare_what_their_pairs_do(pairs):
+    spans = [[number, number + 3, 5] for number in range(len(pairs))]
+    anchors = own_anchors(pairs.add_column("content_span", spans))
+    assert anchors["content_span"][:] == [[number, number, 5] for number in range(len(pairs))]
+
+
 def test_stream(tokenizer):
     stream = prepare_pairs(make_pairs(200).to_iterable_dataset(), tokenizer, "train")
     given = prepare_pairs(anchor_rows(prompts(3, completion=["a", "b", "c"])), tokenizer, "anchors")

@@ -493,3 +493,25 @@ def test_a_cue_after_the_question_that_repeats_a_part_of_it(tokenizer, question,
         "?" if not said[1].endswith("?") else ""
     )
     assert len(said[1].split()) >= len(question.split()) - 1
+
+
+@pytest.mark.parametrize("shared_text", [None, "How far", "not in it"])
+def test_the_content_of_an_anchor_is_that_of_a_pair(tokenizer, shared_text):
+    """All of its prompt was compared: with long system messages, anchors had most of the loss."""
+    system = {"role": "system", "content": "Be brief. " * 20}
+    clean, perturbed = (
+        [system, {"role": "user", "content": f"{cue}How far is the Moon?"}] for cue in ("", "Not far. ")
+    )
+    rows = [{"clean_prompt": clean, "perturbed_prompt": of, "shared_text": shared_text} for of in (perturbed, clean)]
+    if shared_text == "not in it":
+        rows = rows[1:]
+    prepared = prepare_pairs(Dataset.from_list(rows), tokenizer, "pairs")
+    aligned, _ = align_pairs(prepared, tokenizer, "pairs", kinds=("content_span",))
+    start, second, length = aligned[-1]["content_span"]
+    assert start == second
+    if shared_text == "not in it":
+        assert (start, length) == (0, len(aligned[0]["clean_ids"])), "the whole prompt, rather than nothing"
+    else:
+        assert [start, length] == aligned[0]["content_span"][::2]
+        text = tokenizer.decode(aligned[1]["clean_ids"][start : start + length]).strip()
+        assert text == (shared_text or "How far is the Moon?")

@@ -152,7 +152,7 @@ def naive_pair(method, student, reference, row, layers, act_tokens="prompt", mlp
             for layer in layers
         ]
         return torch.stack(distances).mean(), 1
-    clean, perturbed, length = row["content_span"] if clean_ids != perturbed_ids else (0, 0, len(clean_ids))
+    clean, perturbed, length = row["content_span"]
     total = torch.zeros(())
     layers = [layer for layer in layers if layer in student["mlp" if method == "mlpct" else "attention"]]
     for layer in layers:

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from datasets import Dataset, IterableDataset, concatenate_datasets, interleave_datasets
@@ -28,7 +29,13 @@ def own_anchors(pairs: AnyDataset) -> AnyDataset:
     """Makes anchors from the distinct clean prompts of prepared pairs (a stream keeps repetitions)."""
     if isinstance(pairs, Dataset):
         pairs = pairs.select(first_rows(pairs["clean_ids"]))
-    return pairs.map(lambda row: {"perturbed_ids": row["clean_ids"]}, **_desc(pairs))
+    return pairs.map(_own_anchor, **_desc(pairs))
+
+
+def _own_anchor(row: dict[str, Any]) -> dict[str, Any]:
+    start, _, length = row.get("content_span") or (0, 0, 0)
+    spans = {"content_span": [start, start, length]} if "content_span" in row else {}
+    return {"perturbed_ids": row["clean_ids"], **spans}
 
 
 def count_anchors(num_pairs: int, ratio: float) -> int:

@@ -44,7 +44,7 @@ class PairCollator(DataCollatorForLanguageModeling):
         if self.with_reference:
             clean = self._padded([example["clean_ids"] for example in examples], completions)
             batch["clean_input_ids"], batch["clean_attention_mask"] = clean["input_ids"], clean["attention_mask"]
-            batch |= self._spans(examples, is_anchor, completions)
+            batch |= self._spans(examples, completions)
         return batch
 
     def length(self, example: Mapping[str, Any]) -> int:
@@ -60,9 +60,7 @@ class PairCollator(DataCollatorForLanguageModeling):
         ]
         return super().torch_call(rows)
 
-    def _spans(
-        self, examples: list[dict[str, Any]], is_anchor: list[bool], completions: list[list[int]]
-    ) -> dict[str, torch.Tensor]:
+    def _spans(self, examples: list[dict[str, Any]], completions: list[list[int]]) -> dict[str, torch.Tensor]:
         sides = [(example["clean_ids"], example["perturbed_ids"]) for example in examples]
         spans = {
             "suffix": [shared_suffix(clean_ids, perturbed_ids) for clean_ids, perturbed_ids in sides],
@@ -72,11 +70,7 @@ class PairCollator(DataCollatorForLanguageModeling):
             ],
         }
         if "content_span" in examples[0]:
-            # An anchor shares its whole prompt, but one made from a pair still has the pair's span.
-            spans["content_span"] = [
-                (0, 0, len(example["clean_ids"])) if anchor else example["content_span"]
-                for example, anchor in zip(examples, is_anchor, strict=True)
-            ]
+            spans["content_span"] = [example["content_span"] for example in examples]
         return {name: torch.tensor(rows) for name, rows in spans.items()}
 
     def _completion(self, example: Mapping[str, Any], is_anchor: bool) -> list[int]:

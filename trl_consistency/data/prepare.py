@@ -471,13 +471,15 @@ def align_row(
         shared_text, perturbed_prompt = row.get("shared_text"), row["perturbed_prompt"]
         content = content_range(processing_class, prompt, clean_ids, shared_text, tools, kwargs)
         span = Span(0, 0, 0)
-        if content is not None:
+        if clean_ids == perturbed_ids:  # An anchor has all of the content twice.
+            start, end = content or (0, len(clean_ids))
+            span = Span(start, start, end - start)
+        elif content is not None:
             # A cue after the content may repeat a part of it.
             words = content_text(prompt, shared_text)
             within = content_range(processing_class, perturbed_prompt, perturbed_ids, words, tools, kwargs)
             span = shared_content_span(clean_ids, perturbed_ids, content, within)
-        # An anchor's prompts share everything.
-        aligned["content_span"] = [0, 0, len(clean_ids)] if clean_ids == perturbed_ids else list(span)
+        aligned["content_span"] = list(span)
     return aligned
 
 
