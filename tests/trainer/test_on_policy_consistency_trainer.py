@@ -5,7 +5,14 @@ import copy
 import pytest
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
-from transformers import GenerationConfig, RwkvConfig, RwkvForCausalLM, TrainerCallback
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationConfig,
+    MixtralConfig,
+    RwkvConfig,
+    RwkvForCausalLM,
+    TrainerCallback,
+)
 
 from tests.helpers.models import make_model, make_pairs, make_tokenizer
 from tests.helpers.on_policy import (
@@ -318,6 +325,19 @@ def test_attention_dropout_is_disabled_too(tmp_path, disable):
     model = make_model("llama")
     for block in model.model.layers:
         block.self_attn.attention_dropout = 0.5
+    anchors = make_pairs(completion=False).map(lambda row: {"perturbed_prompt": row["clean_prompt"]})
+    trainer = make_trainer(tmp_path, anchors, model, max_steps=1, learning_rate=0.0, disable_dropout=disable)
+    replay(trainer).train()
+    assert (losses(trainer)[0] < 1e-6) == disable
+
+
+@pytest.mark.parametrize("disable", [True, False])
+def test_jitter_is_disabled_too(tmp_path, disable):
+    """Mixtral multiplies the inputs of its experts by random numbers in training."""
+    shape = {"vocab_size": 384, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "eos_token_id": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4, "router_jitter_noise": 0.5}
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(MixtralConfig(**shape, **heads, initializer_range=0.2))
     anchors = make_pairs(completion=False).map(lambda row: {"perturbed_prompt": row["clean_prompt"]})
     trainer = make_trainer(tmp_path, anchors, model, max_steps=1, learning_rate=0.0, disable_dropout=disable)
     replay(trainer).train()

@@ -1,5 +1,6 @@
-"""Turns dropout off while a model is trained: in modules, and in rates that a layer passes to a function, such as attention."""
+"""Turns dropout and jitter off while a model is trained: in modules, and in rates that a layer passes to a function, such as attention."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,19 +13,22 @@ from ..log import get_logger
 
 logger = get_logger(__name__)
 
+# `attention_dropout`, `resid_pdrop`, `layerdrop`; `jitter_noise` of Mixtral, `moe_jitter_eps` of DBRX. Not Phi-3.5-MoE's `router_jitter_noise`,
+# which is a threshold, in evaluation, too.
+_RATE = re.compile(r"drop|^(?!router_).*jitter")
+
 
 @contextmanager
 def without_dropout(model: nn.Module) -> Iterator[None]:
     """
-    Within it, every dropout rate of a model is 0. Then it is what it was: another trainer may have the model next. The config,
-    which is saved with the model, keeps its rates.
+    Within it, every dropout rate of a model is 0, and so is the jitter of the inputs of its experts. Then they are what they were:
+    another trainer may have the model next. The config, which is saved with the model, keeps them.
     """
     rates = [
         (module, name, value)
         for module in model.modules()
         for name, value in vars(module).items()
-        # `attention_dropout`, `resid_pdrop`, `layerdrop`
-        if (name == "p" and isinstance(module, nn.Dropout)) or ("drop" in name and isinstance(value, float))
+        if (name == "p" and isinstance(module, nn.Dropout)) or (_RATE.search(name) and isinstance(value, float))
     ]
     for module, name, _ in rates:
         setattr(module, name, 0.0)
