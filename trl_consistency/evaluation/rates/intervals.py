@@ -236,7 +236,8 @@ def estimate(
     scale = np.where(deviation > 0, deviation, 1.0)
     correlation = covariance / np.outer(scale, scale)
     # Like Newcombe's correction: equal answers in a finite sample do not show perfectly correlated rates.
-    correlation = np.clip(correlation, 2 / len(codes) - 1, 1 - 2 / len(codes))
+    most = 1 - 2 / _sizes_of_changes(samples, clusters, len(codes))
+    correlation = np.clip(correlation, -most, most)
     np.fill_diagonal(correlation, 1.0)
     limits = []
     for index, (rate, variance, of_sources) in enumerate(zip(rates, np.diag(covariance), equal_groups, strict=True)):
@@ -281,6 +282,22 @@ def _beta_binomial_size(hits: np.ndarray, counts: np.ndarray) -> float:
         log_likelihood += number * (betaln(alpha + hit, beta + of_source - hit) - betaln(alpha, beta))
     mean = softmax(log_likelihood + 2 * np.log(steps)) @ correlation  # all correlations are equally likely beforehand
     return float(total / (1 + mean * (largest - 1)))
+
+
+def _sizes_of_changes(samples: Sequence[Sample], clusters: Sequence[np.ndarray], sources: int) -> np.ndarray:
+    """
+    Returns how many independent rows tell of each two samples how alike they are: as many as the rows that differ between them
+    count as, if both have the same rows, and else the sources.
+    """
+    sizes = np.full((len(samples), len(samples)), float(sources))
+    for first, second in combinations(range(len(samples)), 2):
+        one, other = samples[first], samples[second]
+        if list(one.numbers()) == list(other.numbers()) and (clusters[first] == clusters[second]).all():
+            counts = np.bincount(clusters[first], minlength=sources)
+            changed = np.bincount(clusters[first], one.values() != other.values(), sources).astype(int)
+            size = max(sources, _beta_binomial_size(changed[counts > 0], counts[counts > 0]))
+            sizes[first, second] = sizes[second, first] = size
+    return sizes
 
 
 def _shift_together(
