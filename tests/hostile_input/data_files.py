@@ -360,7 +360,7 @@ CASES: list[Case] = [
     Case(
         "test_split_size of one question",
         "A test share for a mixture of one question, whose rows stay together",
-        "`test_split_size` of 0.5 leaves no row for training: rows of one question stay together. Lower it.",
+        "`test_split_size` of 0.5 cannot be drawn from these 2 rows: those of one question, or with a prompt in common, stay together, up to 2 of them. Choose another size, or put the rows for testing in a file of their own.",
         lambda room: room.train(
             f"datasets: [{{path: {room.file('a.jsonl', [CHAT, CHAT])}}}]\n", dataset_name="", test_split_size=0.5
         ),

@@ -182,6 +182,24 @@ def test_a_mixture_is_split_by_question_and_always_alike(tmp_path):
     assert not {*bare["train"]["perturbed_prompt"]} & {*bare["test"]["perturbed_prompt"]}
 
 
+def test_a_split_is_not_far_larger_or_smaller_than_asked_for(tmp_path):
+    """A question with half of the rows took these from training, without a word."""
+
+    def load(size, *sizes):
+        """Loads pairs of questions with these many rows."""
+        of_row = [source for source, count in enumerate(sizes) for _ in range(count)]
+        rows = [row | {"source_id": of} for row, of in zip(rows_of("a", count=len(of_row)), of_row, strict=True)]
+        write_lines(tmp_path / "a.jsonl", rows)
+        return load_mixture(tmp_path / "a.jsonl", test_split_size=size)
+
+    for size in (0.1, 8):
+        found = load(size, 40, *[2] * 20)
+        assert len(found["test"]) == 8 and found["train"]["source_id"].count(0) == 40
+    for sizes in ((40, 40), (40, 38, 2), (80,)):
+        with pytest.raises(ConsistencyError, match="`test_split_size` of 8 cannot be drawn from these 80 rows"):
+            load(8, *sizes)
+
+
 def test_rows_that_the_shares_of_a_mixture_leave_out_are_counted(tmp_path, caplog):
     """TRL takes the first rows of each data set, and said nothing of the others."""
     names = [str(tmp_path / f"{of}.jsonl") for of in "ab"]

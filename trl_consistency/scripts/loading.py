@@ -232,8 +232,8 @@ def _tell_left_out(fractions: Sequence[float], names: Sequence[str], loaded: Seq
 
 def _split_off_test(pairs: Dataset, size: float) -> DatasetDict:
     """
-    Returns pairs in the splits `train` and `test`. The split `test` has this share or number of rows, or a few more: rows of
-    one source stay together. TRL would draw single rows, and other ones in each process.
+    Returns pairs in the splits `train` and `test`. The split `test` has this share or number of rows, or at most half as many
+    more or fewer: rows of one source stay together. TRL would draw single rows, and other ones in each process.
     """
     is_count = isinstance(size, int) or size > 1  # 1.0 would be all rows, or one
     if not (0 < size < 1 or (is_count and 1 <= size < len(pairs) and float(size).is_integer())):
@@ -250,11 +250,17 @@ def _split_off_test(pairs: Dataset, size: float) -> DatasetDict:
     sources = sources_of(rows) if "clean_prompt" in of_source else list(map(str, range(len(pairs))))
     counts = Counter(sources)
     drawn: set[str] = set()
+    found = 0
     for source in random.Random(SPLIT_SEED).sample(sorted(counts), len(counts)):
-        if wanted <= 0:
-            break
-        drawn.add(source)
-        wanted -= counts[source]
+        if found < wanted and found + counts[source] <= 1.5 * wanted:
+            drawn.add(source)
+            found += counts[source]
+    if found < wanted / 2:
+        raise ConsistencyError(
+            f"`test_split_size` of {size:g} cannot be drawn from these {len(pairs)} rows: those of one question, or with a prompt in "
+            f"common, stay together, up to {max(counts.values())} of them. Choose another size, or put the rows for testing in a file "
+            "of their own."
+        )
     if len(drawn) == len(counts):
         raise ConsistencyError(
             f"`test_split_size` of {size:g} leaves no row for training: rows of one question stay together. Lower it."
