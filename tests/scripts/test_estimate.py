@@ -443,6 +443,10 @@ def test_what_a_recipe_has_and_is_not_counted_is_said(config_dir, tmp_path, caps
         "guard_split: test",
         "generation_kwargs: {num_beams: 4}",
         "generation_kwargs: '{\"num_beams\": 4}'",
+        "num_iterations: 4",
+        "completion_length_schedule: [2, 8]",
+        "cache_implementation: offloaded",
+        "parallelism_config: {cp_size: 2}",
     ],
 )
 def test_each_option_of_a_recipe_that_changes_memory_is_counted_or_named(config_dir, tmp_path, capsys, line):
@@ -483,7 +487,7 @@ def test_defaults_in_a_recipe_are_no_options_that_are_not_counted(config_dir, tm
     estimate(capsys, config_dir, "--recipe", recipe)
     recipe.write_text(
         "num_generations: 4\nsteps_per_generation: 2\ngradient_accumulation_steps: 2\nloss_type: divergence\n"
-        "disable_dropout: true\nref_model_name_or_path: null\nmodel_init_kwargs: {}\nfp16: false"
+        "num_iterations: 1\ndisable_dropout: true\nref_model_name_or_path: null\nmodel_init_kwargs: {}\nfp16: false"
     )
     estimate(capsys, config_dir, "--recipe", recipe, "--max_length", 32, "--max_completion_length", 8)
     assert not [warning for warning in recwarn if "not counted" in str(warning.message)]

@@ -46,6 +46,7 @@ NOT_COUNTED = (
     *("load_in_8bit", "use_dora", "lora_modules_to_save", "lora_target_parameters", "fp16", "deepspeed", "fsdp"),
     *("packing", "padding_free", "log_consistency_metrics", "torch_compile", "use_liger_kernel", "use_vllm"),
     *("activation_offloading", "act_tokens", "loss_type", "steps_per_generation", "engine", "model_init_kwargs"),
+    *("num_iterations", "completion_length_schedule", "cache_implementation", "parallelism_config"),
     *("ref_model_name_or_path", "disable_dropout", "label_smoothing_factor", "optim_args", "pad_to_multiple_of"),
     *("dose_check", "guard_split"),  # for which the model answers 32 prompts at a time
     "regenerate_targets_every",  # later targets are made beside the optimizer's states
@@ -58,6 +59,7 @@ COUNTED = {
     "loss_type": ("nll", "divergence"),
     "engine": ("transformers",),
     "disable_dropout": (True,),
+    "num_iterations": (1,),
 }
 OFF: tuple[Any, ...] = (False, "", [], {})
 
