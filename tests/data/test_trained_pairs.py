@@ -118,3 +118,25 @@ def test_a_model_that_another_trainer_trained(tmp_path, with_adapter):
         model = trainer.model
     assert among(digests_of(pairs), read_digests(tmp_path / "1")) == 8
     assert among(digests_of(pairs), read_digests(tmp_path / "0")) == 4
+
+
+@pytest.mark.parametrize("given_as", ["a folder", "an object"])
+def test_a_trained_model_that_is_saved_before_another_training(tmp_path, given_as):
+    """The copy had no record, and the folder that the model came from lost its own."""
+    pairs = make_pairs(8)
+
+    def trainer_of(model, folder, rows):
+        config = make_config(tmp_path / folder, method="act", max_steps=1, per_device_train_batch_size=2)
+        return ConsistencyTrainer(model, config, train_dataset=rows, processing_class=make_tokenizer())
+
+    first = trainer_of(make_model(), "first", pairs.select(range(4)))
+    first.train()
+    first.save_model()
+    model = first.model if given_as == "an object" else str(tmp_path / "first")
+    second = trainer_of(model, "second", pairs.select(range(4, 8)))
+    for folder in ("copy", "first"):
+        second.save_model(str(tmp_path / folder))
+        assert among(digests_of(pairs), read_digests(tmp_path / folder)) == 4
+    second.train()
+    second.save_model()
+    assert among(digests_of(pairs), read_digests(tmp_path / "second")) == 8

@@ -7,7 +7,6 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-import numpy as np
 import torch
 from accelerate.utils import is_peft_model
 from datasets import Dataset, IterableDataset
@@ -43,7 +42,6 @@ from ..models.fused_lora import fuse_adapters
 from ..models.kernels import check_adapted_kernels, warn_of_missing_kernels
 from ..models.quantization import prevent_repacking
 from ..models.sharding import is_sharded, keeps_adapter_dtype, shard_of
-from ..passes.blocks import base_model
 from ..passes.reference import Reference, adapter_changes_base, base_weights, checksum_of, freeze_initial_policy
 from ..upstream import (
     ForwardRedirection,
@@ -341,7 +339,8 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         self._forward_redirection = ForwardRedirection()
         # Prepared data sets by argument name; checkpoints record them
         self.recorded_data = {"train_dataset": self.train_dataset}
-        self._earlier_digests: list[np.ndarray] = []  # of what the model had been trained on before
+        # Of what the model had been trained on before
+        self._earlier_digests = [read_digests(folder)] if (folder := id_of(self.model)) else []
         for name, dataset in named(self.eval_dataset).items():
             if isinstance(dataset, Dataset) and is_prepared(dataset):
                 warn_of_trained_rows(f"`{name}`", dataset, self.train_dataset)
@@ -420,9 +419,9 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
             with self.finiteness.watching(checkpoint):
                 self.run_record.begin(checkpoint)
                 self.checkpoints.begin(checkpoint)
-                self._earlier_digests += [read_digests(of) for of in (id_of(self.model), checkpoint) if of]
-                for trained in {self.model, base_model(self.model)}:  # by another trainer
-                    self._earlier_digests += vars(trained).get("trained_digests", [])
+                self._earlier_digests += self._digests_of_others()
+                if checkpoint:
+                    self._earlier_digests.append(read_digests(checkpoint))
                 self.has_ended = False
                 try:
                     with stopping_on_signals(self):

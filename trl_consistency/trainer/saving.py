@@ -19,6 +19,7 @@ from ..data.trained_pairs import digests_of, write_digests
 from ..files import write_bytes, write_text
 from ..log import get_logger
 from ..models.adapter_state import loading_in_own_dtype
+from ..passes.blocks import base_model
 from ..upstream import OwnState
 from .callbacks.finiteness import FinitenessGuard
 from .card.facts import base_revision, build_card
@@ -117,8 +118,8 @@ class SavingMixin(_Trainer):
             return
         self._saved_in |= {os.path.realpath(folder)}
         _warn_of_templates(Path(folder), self.processing_class)
-        if self.has_trained or self.is_in_train:
-            write_digests(folder, self._all_digests())
+        if len(digests := self._all_digests()):
+            write_digests(folder, digests)
         else:  # That of an earlier training, whose weights are replaced, is not this model's.
             (Path(folder) / TRAINED_PAIRS).unlink(missing_ok=True)
         if page is None:
@@ -132,7 +133,13 @@ class SavingMixin(_Trainer):
 
     def _all_digests(self) -> np.ndarray:
         """Returns the digests of all pairs that the model was trained on, as far as they are known."""
-        return np.unique(np.concatenate([self._trained_digests, *self._earlier_digests]))
+        own = [self._trained_digests] if self.has_trained or self.is_in_train else self._digests_of_others()
+        return np.unique(np.concatenate([np.array([], dtype=np.uint64), *own, *self._earlier_digests]))
+
+    def _digests_of_others(self) -> list[np.ndarray]:
+        """Returns the digests of what another trainer trained this model on, which was given as an object."""
+        models = {self.model, base_model(self.model)}
+        return [digests for model in models for digests in vars(model).get("trained_digests", [])]
 
     @cached_property
     def _trained_digests(self) -> np.ndarray:
