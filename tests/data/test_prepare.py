@@ -143,6 +143,27 @@ def test_rows_keep_their_numbers_when_others_are_left_out(tokenizer, caplog):
     )
 
 
+@pytest.mark.parametrize("chat", [False, True])
+@pytest.mark.parametrize("intact", [False, "False", True, None])
+def test_an_edited_question_shares_no_content_with_a_solved_example(tokenizer, chat, intact):
+    """`attct` and `mlpct` trained on the question in the example, with the wrong answer after it."""
+    question = "Which metal is liquid at room temperature and pressure?"
+    prompts = [question, f"{question}\nAnswer: iron\n\n{question.replace('liquid', 'lqiuid')}"]
+    sides = [[{"role": "user", "content": text}] if chat else text for text in prompts]
+    pair = dict(zip(("clean_prompt", "perturbed_prompt"), sides, strict=True), question_intact=intact)
+    for shared_text, shares in ((None, intact in (True, None)), ("and pressure?", True)):
+        pairs = Dataset.from_list([{**pair, "shared_text": shared_text}])
+        prepared = prepare_pairs(pairs, tokenizer, "train")
+        if shares:
+            [(_, _, length)] = align_pairs(prepared, tokenizer, "train", kinds=("content_span",))[0]["content_span"]
+            assert length
+        else:
+            with pytest.raises(InvalidPairsError, match="share nothing that could be compared"):
+                align_pairs(prepared, tokenizer, "train", kinds=("content_span",))
+        report = lint_pairs(pairs, tokenizer, compares_content=True)
+        assert report.findings["no_shared_content"] == ([] if shares else [0])
+
+
 def test_rows_after_one_that_shares_nothing_keep_their_numbers(tokenizer):
     """The dose check names rows by these numbers."""
     pairs = make_pairs(3, chat=False).map(

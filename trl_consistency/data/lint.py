@@ -25,7 +25,7 @@ from .answers import (
 )
 from .class_names import NamedRows
 from .control_tokens import CONTROL_TOKEN
-from .pairs import MAX_REPORTED, PROMPT_COLUMNS, AnyDataset, column_faults, parse_json_column, row_checker
+from .pairs import MAX_REPORTED, PROMPT_COLUMNS, AnyDataset, column_faults, is_intact, parse_json_column, row_checker
 from .prepare import align_row, forget_many, render_row, variables_of
 from .rendering import (
     SENTINEL,
@@ -450,7 +450,7 @@ def has_cue_in_clean(row: Mapping[str, Any]) -> bool:
         asked, wrapped = (" ".join(text.split()) for text in texts)  # other spaces are a cue of their own
         return asked != wrapped and _holds(wrapped, asked)
     biased = row.get("biased_answer")
-    if not biased or not isinstance(biased, str) or not _is_intact(row):
+    if not biased or not isinstance(biased, str) or not is_intact(row):
         return False
     of_cue = denied_answer(biased) or biased
     return _holds(all_text(clean), of_cue) and not _holds(all_text(perturbed), of_cue)
@@ -464,14 +464,9 @@ def lacks_suggestion(row: Mapping[str, Any]) -> bool:
     biased = row.get("biased_answer")
     if row.get("category") in REQUESTS or not row.get("answer") or not isinstance(biased, str) or len(biased) < 2:
         return False
-    if denied_answer(biased) or not _is_intact(row) or has_equal_prompts(row):
+    if denied_answer(biased) or not is_intact(row) or has_equal_prompts(row):
         return False
     return not _holds(*(as_read(text).lower() for text in (all_text(row["perturbed_prompt"]), biased)))
-
-
-def _is_intact(row: Mapping[str, Any]) -> bool:
-    """Whether a pair does not say that its question was edited or encoded (in CSV files, `question_intact` is a text)."""
-    return str(row.get("question_intact")).lower() != "false"
 
 
 def _holds(text: str, part: str) -> bool:

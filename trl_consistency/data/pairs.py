@@ -1,7 +1,7 @@
 """Defines the columns of a pair, and checks rows without a tokenizer."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from inspect import signature
@@ -342,6 +342,11 @@ def _not_finite(value: Any) -> float | None:
         items = value.values() if isinstance(value, dict) else value
         return next((found for item in items if (found := _not_finite(item)) is not None), None)
     return value if isinstance(value, float) and not math.isfinite(value) else None
+
+
+def is_intact(row: Mapping[str, Any]) -> bool:
+    """Whether a pair does not say that its question was edited or encoded (in CSV files, `question_intact` is a text)."""
+    return str(row.get("question_intact")).lower() != "false"
 
 
 def parse_json_column(value: Any) -> Any:

@@ -25,7 +25,7 @@ from .completion_faults import completion_fault
 from .control_tokens import check_texts
 from .digests import code_digest
 from .messages import without_none
-from .pairs import MAX_REPORTED, PROMPT_COLUMNS, AnyDataset, parse_json_column, report_faults, row_checker
+from .pairs import MAX_REPORTED, PROMPT_COLUMNS, AnyDataset, is_intact, parse_json_column, report_faults, row_checker
 from .rendering import (
     ProcessingClass,
     chat_template_of,
@@ -399,9 +399,9 @@ def align_pairs(
 ) -> tuple[AnyDataset, dict[str, AlignmentReport]]:
     """
     Finds what the two prompts of each prepared pair share: `"suffix"` (the common token suffix), `"content_span"` (the
-    shared content: the column `shared_text`, by default the last user message of the clean prompt), or both. Pairs
-    that share nothing of a kind are refused if `no_shared_span` is `"error"`, and left out and counted if it is
-    `"drop"`.
+    shared content: the column `shared_text`, by default the last user message of the clean prompt, or nothing if
+    `question_intact` is false), or both. Pairs that share nothing of a kind are refused if `no_shared_span` is
+    `"error"`, and left out and counted if it is `"drop"`.
 
     Returns the data set, with a column `content_span` if it is among `kinds`, and a report of each kind on all given
     pairs (none for a stream).
@@ -474,7 +474,8 @@ def align_row(
         if clean_ids == perturbed_ids:  # An anchor has all of the content twice.
             start, end = content or (0, len(clean_ids))
             span = Span(start, start, end - start)
-        elif content is not None:
+        # What repeats an edited question as it was is a solved example.
+        elif content is not None and (shared_text is not None or is_intact(row)):
             # A cue after the content may repeat a part of it.
             words = content_text(prompt, shared_text)
             within = content_range(processing_class, perturbed_prompt, perturbed_ids, words, tools, kwargs)
