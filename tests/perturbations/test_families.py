@@ -316,7 +316,10 @@ def test_noise_leaves_written_choices_alone(name, split, choices):
 @pytest.mark.parametrize(
     ("text", "before"),
     [
-        ("1. Where is Rome?\n2. Where is Athens?", None),  # nothing before the list
+        ("1. Where is Rome?\n2. Where is Athens?", None),  # a list of questions
+        ("(A) pear (B) leek: which of them is a fruit?", ""),
+        ("1. crow\n2. pike\nWhich of them can fly?", ""),
+        ("a) crow\nb) pike\nWhich of them can fly?", ""),
         ("What is a - b, a) or b)?", None),
         ("Is 1.5 l more than\n2.5 l?", None),
         ("Which?\n- crow\n- pike", None),
@@ -324,4 +327,4 @@ def test_noise_leaves_written_choices_alone(name, split, choices):
     ],
 )
 def test_text_before_choices(text, before):
-    assert before_choices(text) == (before or text)
+    assert before_choices(text) == (text if before is None else before)

@@ -182,6 +182,18 @@ def test_a_mixture_is_split_by_question_and_always_alike(tmp_path):
     assert not {*bare["train"]["perturbed_prompt"]} & {*bare["test"]["perturbed_prompt"]}
 
 
+@pytest.mark.parametrize("has_clean", [True, False])
+def test_preferences_are_split_by_prompt(tmp_path, has_clean):
+    """Their perturbed prompt is called `prompt`, and was on both sides."""
+    rows = [{"prompt": f"Q{number % 20}?", "chosen": "A", "rejected": "B"} for number in range(80)]
+    if has_clean:
+        rows = [row | {"clean_prompt": f"It is {number}. {row['prompt']}"} for number, row in enumerate(rows)]
+    write_lines(tmp_path / "a.jsonl", rows)
+    found = load_mixture(tmp_path / "a.jsonl", test_split_size=0.1)
+    assert len(found["test"]) == 8
+    assert not {*found["train"]["prompt"]} & {*found["test"]["prompt"]}
+
+
 def test_a_split_is_not_far_larger_or_smaller_than_asked_for(tmp_path):
     """A question with half of the rows took these from training, without a word."""
 

@@ -48,8 +48,12 @@ def user_turns(prompt: list[Any]) -> list[Any]:
 def before_choices(text: str) -> str:
     """Returns what a text says before the first choices that are written in it, or all of it without choices."""
     if not choices_in(text):
-        starts = [found.start() for of_kind in _LISTS if (found := of_kind.search(text))]
-        return text[: min(starts, default=0)].rstrip() or text
+        lists = [found for of_kind in _LISTS if (found := of_kind.search(text))]
+        if not lists:
+            return text
+        first_list = min(lists, key=lambda found: found.start())
+        before = text[: first_list.start()].rstrip()
+        return before if before or not re.search(r"[?\uff1f]", first_list[0]) else text  # which is a list of questions
     first = next(found for found in _CHOICE.finditer(text) if found[1] == "A")
     return text[: first.start()].rstrip()
 

@@ -94,7 +94,7 @@ def check_adapter_fits(model: PreTrainedModel, peft_config: Any) -> None:
 
 
 def _is_of_pattern(layer: str, key: str) -> bool:
-    return re.match(rf"(.*\.)?({key})$", layer) is not None  # as PEFT matches it
+    return re.match(rf"(.*\.)?({key})$", layer.removeprefix(".")) is not None  # as PEFT matches it
 
 
 def check_head(model: PeftModel, whose: str) -> None:

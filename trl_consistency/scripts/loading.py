@@ -243,11 +243,14 @@ def _split_off_test(pairs: Dataset, size: float) -> DatasetDict:
     wanted = max(1, round(size * len(pairs))) if size < 1 else int(size)
     of_source = [
         column
-        for column in (*PROMPT_COLUMNS, "source_id", "tools", "chat_template_kwargs")
+        for column in ("prompt", *PROMPT_COLUMNS, "source_id", "tools", "chat_template_kwargs")
         if column in pairs.column_names
     ]
     rows = list(pairs.select_columns(of_source))
-    sources = sources_of(rows) if "clean_prompt" in of_source else list(map(str, range(len(pairs))))
+    if "prompt" in of_source:  # of preferences, it is the perturbed prompt
+        rows = [{"clean_prompt": row["prompt"], "perturbed_prompt": row["prompt"], **row} for row in rows]
+    has_prompts = {"prompt", "clean_prompt"} & {*of_source}
+    sources = sources_of(rows) if has_prompts else list(map(str, range(len(pairs))))
     counts = Counter(sources)
     drawn: set[str] = set()
     found = 0
