@@ -4,7 +4,7 @@ import gzip
 import json
 import os
 
-from datasets import load_dataset
+from datasets import DatasetDict, load_dataset
 
 from tests.helpers.models import make_pairs
 from tests.hostile_input.damage import cut
@@ -279,8 +279,16 @@ CASES: list[Case] = [
     Case(
         "a configuration of a folder",
         "A configuration name for a folder that has no configurations",
-        "`dataset_config` is small, but the README.md of …data names no configurations. Leave it out, or name them there.",
+        "The configuration `small` is asked for, but the README.md of …data names none. Leave it out, or name it there.",
         lambda room: room.train(dataset_name=folder(room, "train.jsonl"), dataset_config="small"),
+    ),
+    Case(
+        "a configuration of a folder of a mixture",
+        "A configuration name for such a folder in a mixture",
+        "The configuration `default` is asked for, but the README.md of …data names none. Leave it out, or name it there.",
+        lambda room: room.train(
+            f"datasets: [{{path: {folder(room, 'train.jsonl')}, name: default}}]\n", dataset_name=""
+        ),
     ),
     Case(
         "a configuration of a file",
@@ -310,9 +318,18 @@ CASES: list[Case] = [
     Case(
         "save_to_disk",
         "A folder that `Dataset.save_to_disk` wrote",
-        "…saved cannot be loaded: You are trying to load a dataset that was saved using `save_to_disk`. …",
+        "…data-00000-of-00001.arrow is not read, since … Convert it (what `load_from_disk` of `datasets` loads, with `to_parquet`), …",
         lambda room: (
             make_pairs(2).save_to_disk(room.path / "saved"),
+            room.train(dataset_name=str(room.path / "saved")),
+        ),
+    ),
+    Case(
+        "save_to_disk of splits",
+        "A folder that `DatasetDict.save_to_disk` wrote, where other rows may be beside the saved ones",
+        "…data-00000-of-00001.arrow is not read, since … Convert it (what `load_from_disk` of `datasets` loads, with `to_parquet`), …",
+        lambda room: (
+            DatasetDict(train=make_pairs(2)).save_to_disk(room.path / "saved"),
             room.train(dataset_name=str(room.path / "saved")),
         ),
     ),

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from datasets import Dataset, DatasetDict, load_from_disk
 from trl import DatasetMixtureConfig
 from trl.scripts.utils import DatasetConfig
 
@@ -139,6 +140,33 @@ def test_a_file_of_data_that_is_not_read_is_named(tmp_path, name, beside):
     for load in (load_one, load_mixture):
         with pytest.raises(ConsistencyError, match=said):
             load(tmp_path)
+
+
+def test_what_save_to_disk_wrote_is_not_read_with_what_datasets_keeps_beside_it(tmp_path):
+    """`map` keeps its rows as a table beside the saved ones. Both were read, for twice as many pairs."""
+    rows = Dataset.from_list(rows_of("train"))
+    DatasetDict(train=rows, test=rows).save_to_disk(tmp_path / "data")
+    load_from_disk(tmp_path / "data").map(lambda row: {"clean_prompt": row["clean_prompt"].upper()})
+    for folder in (tmp_path / "data", tmp_path / "data" / "train"):
+        for read in (_load_splits, lambda folder: list(read_rows(folder)), load_one, load_mixture):
+            with pytest.raises(ConsistencyError, match=r"arrow is not read.*load_from_disk.*to_parquet"):
+                read(str(folder))
+
+
+@pytest.mark.parametrize("names", [("train", "test", "test_old"), ("data/train", "data/test", "data/test_old")])
+def test_a_configuration_that_a_folder_does_not_name_is_refused(tmp_path, names):
+    """With `default`, `datasets` read the folder by its own rules: the split `test` had the rows of `test_old.jsonl`, too."""
+    for name in names:
+        write_rows(tmp_path / f"{name}.jsonl", name)
+    for load in (
+        lambda: load_mixture(DatasetConfig(path=str(tmp_path), name="default", split="test")),
+        lambda: list(read_rows(str(tmp_path), "default", "test")),
+        lambda: load_pairs(
+            ConsistencyScriptArguments(dataset_name=str(tmp_path), dataset_config="default"), DatasetMixtureConfig()
+        ),
+    ):
+        with pytest.raises(ConsistencyError, match="The configuration `default` is asked for"):
+            load()
 
 
 def test_compressed_files_of_a_folder_are_split_by_their_names_where_questions_are_read(tmp_path):

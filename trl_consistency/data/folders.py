@@ -26,8 +26,6 @@ _UNREAD_TYPES = (
     *(".xlsx", ".xls", ".ods", ".xml", ".h5", ".hdf5", ".db", ".sqlite", ".sqlite3", ".pkl", ".pickle"),
     *(".tar", ".tgz", ".7z", ".rar"),
 )
-# Metadata of `Dataset.save_to_disk`, whose folders `datasets` itself refuses
-_SAVED_TO_DISK = ("state.json", "dataset_dict.json")
 # Files beside data: the metadata of `datasets`, and what `trl-consistency pairs` writes about a model's answers.
 _NOT_DATA = (
     "dataset_info.json",
@@ -87,7 +85,7 @@ def _metadata(folder: str) -> Iterator[tuple[Path, dict[str, Any]]]:
             yield file, said
 
 
-def split_files(folder: str) -> dict[str, list[Path]]:
+def split_files(folder: str, config: str | None = None) -> dict[str, list[Path]]:
     """
     Returns the data files of each split of a local folder. `datasets` guesses them from parts of the names: it pools
     `test.jsonl` with `test_old.jsonl`, and leaves out files of another type, or beside files that it takes for splits.
@@ -99,23 +97,29 @@ def split_files(folder: str) -> dict[str, list[Path]]:
         name them.
 
     Raises:
-        [`ConsistencyError`]: If two files claim a split, a shard is missing, or there are files of several types, or of
-        one that is not read.
+        [`ConsistencyError`]: If two files claim a split, a shard is missing, there are files of several types, or of one
+        that is not read, or `config` names a configuration that no metadata do.
     """
     if not os.path.isdir(folder) or any(said.get("configs") for _, said in _metadata(folder)):
         return {}
     found: dict[str, list[Path]] = {}
-    is_saved_to_disk = any(Path(folder, name).is_file() for name in _SAVED_TO_DISK)
     for path in tables_in(folder):
         inner = path.relative_to(folder)
         check_is_there(folder, path)
-        if data_type(path) is None and not is_saved_to_disk:
+        if data_type(path) is None:
+            is_saved = path.with_name(
+                "state.json"
+            ).is_file()  # by `save_to_disk`. Other rows may be beside the saved ones.
+            how = " (what `load_from_disk` of `datasets` loads, with `to_parquet`)" if is_saved else ""
             raise ConsistencyError(
-                f"{folder}: {inner} is not read, since data files end in {', '.join(FILE_TYPES)}. Convert it, or put it "
+                f"{folder}: {inner} is not read, since data files end in {', '.join(FILE_TYPES)}. Convert it{how}, or put it "
                 "elsewhere."
             )
-        if data_type(path) is not None:
-            found.setdefault(_split_of(inner), []).append(path)
+        found.setdefault(_split_of(inner), []).append(path)
+    if found and config is not None:
+        raise ConsistencyError(
+            f"The configuration `{config}` is asked for, but the README.md of {folder} names none. Leave it out, or name it there."
+        )
     files = [path for of_split in found.values() for path in of_split]
     other = next((path for path in files if data_type(path) != data_type(files[0])), None)
     if other:

@@ -141,7 +141,7 @@ def _dataset_rows(name: str, config: str | None, split: str) -> Iterator[dict[st
     from ..data.local_data import builder_of, load_as_written, patterns_of
 
     check_data_folder(name)
-    files = split_files(name) if config is None else {}
+    files = split_files(name, config)
     if files and split not in files:
         raise ConsistencyError(f"`dataset_split` is `{split}`, but {name} has only: {', '.join(files)}.")
     if files and all(path.suffix in ROW_TYPES for path in files[split]):

@@ -212,7 +212,7 @@ def _find_files(entry: Any) -> None:
         entry.path, entry.data_files = FILE_TYPES[extension], pattern
     check_data_folder(entry.path)
     folder = os.path.join(entry.path, entry.data_dir) if entry.data_dir else entry.path
-    if not (entry.name or entry.data_files) and (files := split_files(folder)):
+    if not entry.data_files and (files := split_files(folder, entry.name)):
         entry.path, entry.data_dir, entry.data_files = builder_of(files), None, patterns_of(files)
 
 
@@ -366,11 +366,7 @@ def _load_named(name: str, config: str | None, streaming: bool) -> Any:
         check_file_alone(name, config)
     check_data_folder(name)
     check_json(name)
-    files = {"train": [Path(name)]} if is_file else split_files(name)
-    if files and config is not None:
-        raise ConsistencyError(
-            f"`dataset_config` is {config}, but the README.md of {name} names no configurations. Leave it out, or name them there."
-        )
+    files = {"train": [Path(name)]} if is_file else split_files(name, config)
     try:
         with cached_by_content(*([] if streaming else [(name, None, None)])):
             if files:
