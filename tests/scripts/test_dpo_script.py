@@ -281,6 +281,7 @@ def test_an_adapter_on_weights_in_4_bits_is_in_float32_and_resumed_in_it(tmp_pat
         ({"seed": 3}, "`seed`: 42 there, 3 here"),
         ({"lora_alpha": 4}, "`adapter.lora_alpha`: 16 there, 4 here"),
         ({"gradient_accumulation_steps": 2}, "`rows_per_step`: 8 there, 16 here"),
+        ({"accelerator_config": {"use_seedable_sampler": False}}, "`use_seedable_sampler`: true there, false here"),
     ],
 )
 def test_another_run_is_not_resumed(tmp_path, resumable, changes, told):
@@ -289,6 +290,20 @@ def test_another_run_is_not_resumed(tmp_path, resumable, changes, told):
         train(tmp_path, **(resumable | changes))
     assert "checkpoint-2 belongs to another run. Resume with what that run had, or begin a new one" in str(end.value)
     assert told in str(end.value)
+
+
+@pytest.mark.parametrize("drops", [True, False])
+def test_batches_of_another_shape(tmp_path, resumable, drops):
+    """A run that leaves out the rest of an epoch went on with other steps in one."""
+    options = {"dataloader_drop_last": drops, "output_dir": str(tmp_path / "again"), "per_device_train_batch_size": 4}
+    train(tmp_path, **resumable | options | {"gradient_accumulation_steps": 2, "resume_from_checkpoint": None})
+    resumed = resumable | options | {"resume_from_checkpoint": str(tmp_path / "again" / "checkpoint-2")}
+    resumed["per_device_train_batch_size"] = 8
+    if drops:
+        with pytest.raises(SystemExit, match="`rows_per_batch`: 4 there, 8 here"):
+            train(tmp_path, **resumed)
+    else:
+        assert train(tmp_path, **resumed).state.global_step == 4
 
 
 def test_a_synchronised_reference_is_not_in_a_checkpoint(tmp_path, preferences, model_dir):

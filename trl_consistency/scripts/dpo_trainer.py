@@ -26,6 +26,7 @@ from ..trainer.run.manifest import (
     as_json,
     describe_model,
     describe_options,
+    describe_order,
     describe_rows,
     describe_template,
     find_differences,
@@ -161,6 +162,7 @@ class _Record:
             "mixed_precision": trainer.accelerator.mixed_precision,
             **describe_model(trainer.model, generates=False),
             "rows_per_step": rows_per_step(trainer),
+            **describe_order(trainer),
         }
         if args.load_best_model_at_end and isinstance(trainer.eval_dataset, Dataset):
             self.run["eval_dataset"] = describe_rows(trainer.eval_dataset, COLUMNS)  # by which the best step is chosen

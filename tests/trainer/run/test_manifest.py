@@ -36,19 +36,26 @@ def test_evaluations_count_where_they_change_the_learning_rate(tmp_path, schedul
 
 
 def test_order_of_rows():
-    sampler = SimpleNamespace(use_seedable_sampler=False)
-    args = SimpleNamespace(
-        dataloader_num_workers=2, train_sampling_strategy="random", rolls_out=False, accelerator_config=sampler
-    )
-    assert describe_order(make_pairs(), args, 4) == {"use_seedable_sampler": False}
-    assert describe_order(make_pairs(), SimpleNamespace(**{**vars(args), "rolls_out": True}), 4) == {}
-    assert (
-        describe_order(sharded(), args, 4)
-        == describe_order(sharded(), args, 8)
-        == {"dataloader_num_workers": "0 or 1"}
-    )
-    args.train_sampling_strategy = "group_by_length"
-    assert describe_order(make_pairs(), args, 8) != describe_order(make_pairs(), args, 4)
+    def describe(dataset, processes=1, **options):
+        args = SimpleNamespace(
+            **{
+                **{"dataloader_num_workers": 2, "train_sampling_strategy": "random", "rolls_out": False},
+                **{"train_batch_size": 4, "gradient_accumulation_steps": 1, "dataloader_drop_last": False},
+                "accelerator_config": SimpleNamespace(use_seedable_sampler=False, split_batches=False),
+                **options,
+            }
+        )
+        accelerator = SimpleNamespace(num_processes=processes)
+        return describe_order(SimpleNamespace(train_dataset=dataset, args=args, accelerator=accelerator))
+
+    assert describe(make_pairs()) == {"use_seedable_sampler": False}
+    assert describe(make_pairs(), rolls_out=True, dataloader_drop_last=True) == {}
+    assert describe(sharded()) == describe(sharded(), train_batch_size=8) == {"dataloader_num_workers": "0 or 1"}
+    grouped = {"train_sampling_strategy": "group_by_length"}
+    assert describe(make_pairs(), **grouped) != describe(make_pairs(), train_batch_size=8, **grouped)
+    drops = {"dataloader_drop_last": True}
+    assert describe(make_pairs(), 2, **drops) == {"use_seedable_sampler": False, "rows_per_batch": 8}
+    assert describe(make_pairs(), 2, **drops) == describe(make_pairs(), train_batch_size=8, **drops)
 
 
 def test_digest_of_rows_knows_where_each_ends(tmp_path):

@@ -213,6 +213,17 @@ def test_batches_of_another_shape_that_keep_the_step(copy):
     assert trainer.state.global_step == 4
 
 
+@pytest.mark.parametrize("packs", [{}, {"packing": True, "max_length": 64}])
+def test_batches_of_another_shape_that_leave_out_other_rows(tmp_path, packs):
+    """Of 10 rows, batches of 2 leave out none, and batches of 4 two. The later run took other steps for those of an epoch."""
+    options = {"dataloader_drop_last": True, "lr_scheduler_type": "constant", **packs}
+    few = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 2}
+    make_trainer(tmp_path, make_pairs(10), max_steps=3, **few, **options).train()
+    with pytest.raises(ConsistencyError, match="`rows_per_batch`: 2 there, 4 here"):
+        make_trainer(tmp_path, make_pairs(10), max_steps=6, **options).train(resume_from_checkpoint=True)
+    make_trainer(tmp_path, make_pairs(10), max_steps=4, **few, **options).train(resume_from_checkpoint=True)
+
+
 def test_card_tells_the_whole_history(copy):
     directory = copy("bct")
     trainer = make_trainer(directory, method="act", lora_alpha=16)

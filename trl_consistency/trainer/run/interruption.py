@@ -33,12 +33,17 @@ LOADED = (".distcp", ".pt", ".pth", ".safetensors")  # files that resuming loads
 CHECKSUMS = "checksums"  # key of those of these files in the manifest
 
 
-def rows_per_step(trainer: Any) -> int:
-    """Returns the rows of an optimizer step, over all processes."""
+def rows_per_batch(trainer: Any) -> int:
+    """Returns the rows that are read at once, over all processes."""
     args = trainer.args
     # `split_batches` shares a batch out to the processes, and DataParallel takes one batch for all devices.
     processes = 1 if args.accelerator_config.split_batches else trainer.accelerator.num_processes
-    return args.train_batch_size * processes * args.gradient_accumulation_steps
+    return args.train_batch_size * processes
+
+
+def rows_per_step(trainer: Any) -> int:
+    """Returns the rows of an optimizer step, over all processes."""
+    return rows_per_batch(trainer) * trainer.args.gradient_accumulation_steps
 
 
 def read_manifest(checkpoint: str | Path) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from ...data.prepare import columns_of
 from ...data.rendering import chat_template_of
 from ...data.target_table import TargetTable
 from ...models.config_changes import NOT_OF_THE_MODEL
+from .interruption import rows_per_batch
 
 
 # Rows of a stream that are compared; comparing all would mean rendering the whole stream first.
@@ -107,24 +108,32 @@ def describe_targets(dataset: AnyDataset, targets: TargetTable) -> str:
     return digest.hexdigest()
 
 
-def describe_order(dataset: AnyDataset, args: Any, rows_of_step: int) -> dict[str, str | int | bool]:
+def describe_order(trainer: Any) -> dict[str, str | int | bool]:
     """
     Returns what decides which rows a step gets beside the data, the seed and the number of rows in a step: a worker process
     draws the order of a shuffled stream with other random numbers, accelerate's sampler draws it otherwise than torch's, rows
-    of like length are put together for each process, and `max_length` decides which are packed together.
+    of like length are put together for each process, `max_length` decides which are packed together, and an epoch may leave out
+    those that fill no batch. Whole batches of rollouts, which are noted elsewhere, are always what an epoch has.
     """
-    order = _describe_readers(dataset, args, rows_of_step)
-    return order | {"max_length": args.max_length} if getattr(args, "packing", False) else order
+    args, rolls_out = trainer.args, getattr(trainer.args, "rolls_out", False)
+    order = _describe_readers(trainer.train_dataset, args, rolls_out)
+    if getattr(args, "packing", False):
+        order["max_length"] = args.max_length
+    if args.dataloader_drop_last and not rolls_out:
+        order["rows_per_batch"] = rows_per_batch(trainer)
+    return order
 
 
-def _describe_readers(dataset: AnyDataset, args: Any, rows_of_step: int) -> dict[str, str | int | bool]:
+def _describe_readers(dataset: AnyDataset, args: Any, rolls_out: bool) -> dict[str, str | int | bool]:
     if isinstance(dataset, IterableDataset):
         # Rollouts are read without workers.
-        draws = _draws(getattr(dataset, "_ex_iterable", None)) and not args.rolls_out
+        draws = _draws(getattr(dataset, "_ex_iterable", None)) and not rolls_out
         return {"dataloader_num_workers": str(min(args.dataloader_num_workers, 1)) if draws else "0 or 1"}
-    if args.train_sampling_strategy == "random" and not args.rolls_out:
+    if args.train_sampling_strategy == "random" and not rolls_out:
         return {"use_seedable_sampler": args.accelerator_config.use_seedable_sampler}
-    return {} if args.train_sampling_strategy in ("random", "sequential") else {"rows_ordered_together": rows_of_step}
+    if args.train_sampling_strategy in ("random", "sequential"):
+        return {}
+    return {"rows_ordered_together": args.train_batch_size * args.gradient_accumulation_steps}
 
 
 def _draws(stream: Any) -> bool:

@@ -83,9 +83,7 @@ class RunRecord:
         if args.rolls_out:
             per_process = args.per_device_train_batch_size * args.steps_per_generation
             run["rows_per_generation"] = per_process * trainer.accelerator.num_processes
-        rows_of_step = args.train_batch_size * args.gradient_accumulation_steps
-        run |= describe_order(trainer.train_dataset, args, rows_of_step)
-        return run | self._describe_choice()
+        return run | describe_order(trainer) | self._describe_choice()
 
     def _describe_choice(self) -> dict[str, Any]:
         """
