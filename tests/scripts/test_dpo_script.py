@@ -2,10 +2,12 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
 from accelerate import PartialState
+from accelerate.state import AcceleratorState
 from huggingface_hub import metadata_load
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
@@ -304,6 +306,14 @@ def test_batches_of_another_shape(tmp_path, resumable, drops):
             train(tmp_path, **resumed)
     else:
         assert train(tmp_path, **resumed).state.global_step == 4
+
+
+def test_a_sharded_model_that_would_be_saved_without_weights(tmp_path, preferences, model_dir, monkeypatch):
+    """With `fsdp_state_dict_type: SHARDED_STATE_DICT` it was trained, and the folder had no weights."""
+    sharded = SimpleNamespace(fsdp_version=2, state_dict_type="SHARDED_STATE_DICT", activation_checkpointing=False)
+    monkeypatch.setattr(AcceleratorState, "fsdp_plugin", sharded, raising=False)
+    with pytest.raises(SystemExit, match="would be saved without its weights"):
+        train(tmp_path, model_name_or_path=str(model_dir), dataset_name=str(preferences.parent))
 
 
 def test_a_synchronised_reference_is_not_in_a_checkpoint(tmp_path, preferences, model_dir):

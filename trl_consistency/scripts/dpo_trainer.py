@@ -21,6 +21,7 @@ from ..models.sharding import keeps_adapter_dtype
 from ..passes.reference import base_weights, checksum_of
 from ..trainer.card.facts import quantization_data
 from ..trainer.run.best_checkpoint import check_best_checkpoint
+from ..trainer.run.checks import check_saves_whole
 from ..trainer.run.interruption import Checkpoints, check_has_states, check_unchanged, read_manifest, rows_per_step
 from ..trainer.run.manifest import (
     as_json,
@@ -55,6 +56,7 @@ class RecordingDPOTrainer(DPOTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        check_saves_whole(self)
         # The arguments are saved with the model, and tokens are secrets. The model is loaded, and nothing is pushed.
         self.args.hub_token, self.args.model_init_kwargs = None, without_token(self.args.model_init_kwargs)
         if not keeps_adapter_dtype(self.accelerator):

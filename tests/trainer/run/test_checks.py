@@ -405,21 +405,31 @@ def test_model_with_the_layers_of_an_earlier_adapter(tmp_path, lora):
         ConsistencyTrainer(model, peft_config=LoraConfig(target_modules=["q_proj"]) if lora else None, **options)
 
 
+def fsdp(state_dict_type="FULL_STATE_DICT", checkpoints=False):
+    plugin = {"fsdp_version": 2, "state_dict_type": f"StateDictType.{state_dict_type}"}
+    return {"fsdp_plugin": SimpleNamespace(**plugin, activation_checkpointing=checkpoints)}
+
+
 @pytest.mark.parametrize(
-    ("plugins", "message"),
+    ("plugins", "lora", "message"),
     [
-        ({"fsdp_plugin": SimpleNamespace(fsdp_version=2, state_dict_type="StateDictType.FULL_STATE_DICT")}, None),
+        (fsdp(), True, None),
+        (fsdp("SHARDED_STATE_DICT"), False, "Set `fsdp_state_dict_type: FULL_STATE_DICT`"),
+        (fsdp(checkpoints=True), False, None),
         (
-            {"fsdp_plugin": SimpleNamespace(fsdp_version=2, state_dict_type="StateDictType.SHARDED_STATE_DICT")},
-            "Set `fsdp_state_dict_type: FULL_STATE_DICT`",
+            fsdp(checkpoints=True),
+            True,
+            "Set `fsdp_activation_checkpointing: false` in it, and `gradient_checkpointing: true`",
         ),
-        ({"deepspeed_plugin": zero(3, True)}, None),
-        ({"deepspeed_plugin": zero(3, False)}, "Set `zero3_save_16bit_model: true`"),
-        ({"deepspeed_plugin": zero(2, False)}, None),
-        ({}, None),
+        ({"deepspeed_plugin": zero(3, True)}, True, None),
+        ({"deepspeed_plugin": zero(3, False)}, False, "Set `zero3_save_16bit_model: true`"),
+        ({"deepspeed_plugin": zero(2, False)}, False, None),
+        ({}, True, None),
     ],
 )
-def test_sharded_models_are_saved_with_their_weights(plugins, message):
-    accelerator = SimpleNamespace(state=SimpleNamespace(**{"fsdp_plugin": None, "deepspeed_plugin": None, **plugins}))
+def test_sharded_models_are_saved_with_their_weights(plugins, lora, message):
+    state = SimpleNamespace(**{"fsdp_plugin": None, "deepspeed_plugin": None, **plugins})
+    model = get_peft_model(make_model(), LoraConfig(target_modules=["q_proj"])) if lora else make_model()
+    trainer = SimpleNamespace(accelerator=SimpleNamespace(state=state), model=model)
     with pytest.raises(ConsistencyError, match=message) if message else nullcontext():
-        check_saves_whole(accelerator)
+        check_saves_whole(trainer)

@@ -151,7 +151,7 @@ def check_training_options(
     args = trainer.args
     check_optimizer_options(args)  # which may have been assigned since
     check_direction(args)
-    check_saves_whole(trainer.accelerator)
+    check_saves_whole(trainer)
     checkpoint = find_checkpoint(resume_from_checkpoint, args.output_dir)
     if checkpoint is not None and not is_sharded(trainer.accelerator):
         check_checkpoint(checkpoint, trainer.model)
@@ -237,19 +237,21 @@ def _check_schedule(trainer: Any) -> None:
         )
 
 
-def check_saves_whole(accelerator: Any) -> None:
+def check_saves_whole(trainer: Any) -> None:
     """Raises [`ConsistencyError`] if the accelerate config has a sharded model saved as a folder without weights."""
-    backend, state = DistributedBackend(accelerator), accelerator.state
+    backend, state = DistributedBackend(trainer.accelerator), trainer.accelerator.state
     wanted = ""
     if backend.is_fsdp and "FULL_STATE_DICT" not in str(state.fsdp_plugin.state_dict_type):
-        wanted = "fsdp_state_dict_type: FULL_STATE_DICT"
+        wanted = "`fsdp_state_dict_type: FULL_STATE_DICT` in it"
+    elif backend.is_fsdp and state.fsdp_plugin.activation_checkpointing and is_peft_model(trainer.model):
+        # It renames the modules, and PEFT looks for the weights by these names.
+        wanted = "`fsdp_activation_checkpointing: false` in it, and `gradient_checkpointing: true` in place of that"
     gathers = "zero_optimization.stage3_gather_16bit_weights_on_model_save"
     if backend.is_zero3 and not state.deepspeed_plugin.hf_ds_config.get_value(gathers):
-        wanted = "zero3_save_16bit_model: true"
+        wanted = "`zero3_save_16bit_model: true` in it"
     if wanted:
         raise ConsistencyError(
-            "With this accelerate config the trained model would be saved without its weights: each process holds only a shard of "
-            f"them. Set `{wanted}` in it."
+            f"With this accelerate config the trained model would be saved without its weights. Set {wanted}."
         )
 
 
