@@ -161,7 +161,10 @@ def test_other_names_of_an_adapter_that_nothing_is_called_are_named(recwarn):
     experts = ["mlp.experts.gate_up_proj", "mlp.experts.down_proj"]
     right = {"target_modules": ["q_proj"], "layers_to_transform": [0], "modules_to_save": ["embed_tokens"]}
     right["exclude_modules"] = ["mlp.gate"]
-    right |= {"rank_pattern": {"0.self_attn.q_proj": 2, "^model.layers.0.self_attn.q_proj": 2}, "alpha_pattern": {".*q_proj": 2}}
+    right |= {
+        "rank_pattern": {"0.self_attn.q_proj": 2, "^model.layers.0.self_attn.q_proj": 2},
+        "alpha_pattern": {".*q_proj": 2},
+    }
     check_adapter_fits(model, LoraConfig(**right, target_parameters=experts))
     assert not [warning for warning in recwarn if "of the adapter says" in str(warning.message)]
     wrong = {

@@ -181,7 +181,8 @@ def estimate(
 
     For a function of several rates, the interval generalises Newcombe's method for paired proportions: each rate is
     moved to the limit that shifts the function furthest towards a bound, and the shifts are added as correlated
-    errors. For the difference of two rates with one row per source, this is Newcombe's method. If neither of
+    errors. For the difference of two rates with one row per source, this is Newcombe's method. His correction, by which
+    rates are less than perfectly correlated, counts rows of one source by how alike their differences are. If neither of
     two rates moves the function alone, as in a harmonic mean of zeros, they are moved together.
 
     Sources: Wilson, "Probable inference, the law of succession, and statistical inference", 1927; Newcombe, "Improved
@@ -236,7 +237,9 @@ def estimate(
     scale = np.where(deviation > 0, deviation, 1.0)
     correlation = covariance / np.outer(scale, scale)
     # Like Newcombe's correction: equal answers in a finite sample do not show perfectly correlated rates.
-    most = 1 - 2 / _sizes_of_changes(samples, clusters, len(codes))
+    most = 1 - 2 / (
+        len(codes) if equal_groups.min() < FEWEST_SOURCES else _sizes_of_changes(samples, clusters, len(codes))
+    )
     correlation = np.clip(correlation, -most, most)
     np.fill_diagonal(correlation, 1.0)
     limits = []
