@@ -2,6 +2,7 @@ import json
 from datetime import datetime
 
 import pytest
+from datasets import Dataset
 
 from tests.helpers.models import CHATML, make_pairs, make_tokenizer
 from trl_consistency.data.prepare import prepare_pairs
@@ -178,3 +179,13 @@ def test_date_in_a_system_message_of_the_template(caplog, clean, perturbed, is_t
     rows = [pair, {"clean_prompt": [*clean, USER], "perturbed_prompt": [*perturbed, USER]}]
     check_chat_template(make_tokenizer(own + CHATML), {"train_dataset": rows})
     assert ("writes the day's date" in caplog.text) == is_told
+
+
+@pytest.mark.parametrize("kind", [list, Dataset.from_list])
+def test_date_in_the_last_rows_alone(caplog, kind):
+    """Only the first thousand rows were looked at, and a mixture has one data set after another."""
+    own = "{% if messages[0].role != 'system' %}Today: {{ strftime_now('%d %b %Y') }}{% endif %}"
+    rows = [{f"{side}_prompt": [SYSTEM, USER] for side in ("clean", "perturbed")}] * 2_500
+    rows += [{f"{side}_prompt": [USER] for side in ("clean", "perturbed")}] * 5
+    check_chat_template(make_tokenizer(own + CHATML), {"train_dataset": kind(rows)})
+    assert "writes the day's date" in caplog.text

@@ -260,6 +260,21 @@ def test_other_intervals_take_effect_in_a_resumed_run(tmp_path, resumable):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("seedable", [True, False])
+def test_an_order_that_cannot_be_drawn_again_is_not_resumed(tmp_path, resumable, seedable):
+    """Within the second epoch, some rows were trained on twice, and others not at all."""
+    options = resumable | {"per_device_train_batch_size": 4, "save_steps": 3, "output_dir": str(tmp_path / "half")}
+    options |= {"accelerator_config": {"use_seedable_sampler": seedable}}
+    train(tmp_path, **(options | {"resume_from_checkpoint": None}))
+    options["resume_from_checkpoint"] = str(tmp_path / "half" / "checkpoint-3")
+    if seedable:
+        assert train(tmp_path, **options).state.global_step == 4
+    else:
+        with pytest.raises(SystemExit, match=r"was saved after 1\.5 epochs.* cannot be drawn again"):
+            train(tmp_path, **options)
+
+
+@pytest.mark.long
 def test_an_adapter_on_weights_in_4_bits_is_in_float32_and_resumed_in_it(tmp_path, resumable):
     """TRL puts it into bfloat16, and PEFT loaded that in float32: the rest of the run was trained otherwise."""
     options = resumable | {"load_in_4bit": True, "dtype": "bfloat16", "learning_rate": 5e-3}

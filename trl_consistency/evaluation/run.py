@@ -137,21 +137,27 @@ def evaluate(
 def _warn_of_texts(tokenizer: ProcessingClass, rows: list[dict[str, Any]], options: AnswerOptions) -> None:
     """Warns if what is scored would stand right behind the last word of prompts that are text: "Answer:The answer is"."""
     text_tokenizer, logprob = get_tokenizer(tokenizer), "logprob"
-    texts = [row for row in rows if isinstance(row["clean_prompt"], str) and not row["clean_prompt"][-1:].isspace()]
+    texts = [
+        (row, side)
+        for row in rows
+        for side in SIDES
+        if isinstance(text := row[f"{side}_prompt"], str) and not text[-1:].isspace()
+    ]
     # A letter is scored with a space before it, too.
     of_choices = options.multiple_choice == logprob and options.choice_prefix
-    letters = [row for row in texts if of_choices and offered_letters(row)]
-    words = [row for row in texts if options.free_answers == logprob and contrast_of(row)]
+    letters = [(row, side) for row, side in texts if of_choices and offered_letters(row)]
+    words = [(row, side) for row, side in texts if options.free_answers == logprob and contrast_of(row)]
     for option, of_rows in (("choice_prefix", letters), ("answer_prefix", words)):
         if not of_rows:
             continue
-        prefix, ids = getattr(options, option), of_rows[0]["clean_ids"]
-        added = text_tokenizer(text=prefix or of_rows[0]["answer"], add_special_tokens=False)["input_ids"]
+        row, side = of_rows[0]
+        prefix, ids = getattr(options, option), row[f"{side}_ids"]
+        added = text_tokenizer(text=prefix or row["answer"], add_special_tokens=False)["input_ids"]
         begins = text_tokenizer.decode([*ids, *added])[len(text_tokenizer.decode(ids)) :]
         if not begins[:1].isspace():
             behind = f"`{option}` {prefix!r} stands" if prefix else "the answers stand"
             warnings.warn(
-                f"{len(of_rows)} prompt(s) are text that ends without white space ({of_rows[0]['clean_prompt'][-20:]!r}), and {behind} right "
+                f"{len(of_rows)} prompt(s) are text that ends without white space ({row[f'{side}_prompt'][-20:]!r}), and {behind} right "
                 f"behind it. Set `{option}` to {f' {prefix}'!r}, or to one that begins with a line break.",
                 stacklevel=3,
             )

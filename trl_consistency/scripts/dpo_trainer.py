@@ -21,7 +21,7 @@ from ..models.sharding import keeps_adapter_dtype
 from ..passes.reference import base_weights, checksum_of
 from ..trainer.card.facts import quantization_data
 from ..trainer.run.best_checkpoint import check_best_checkpoint
-from ..trainer.run.checks import check_saves_whole
+from ..trainer.run.checks import check_order, check_saves_whole
 from ..trainer.run.interruption import Checkpoints, check_has_states, check_unchanged, read_manifest, rows_per_step
 from ..trainer.run.manifest import (
     as_json,
@@ -122,6 +122,7 @@ class RecordingDPOTrainer(DPOTrainer):
         check_checkpoint(checkpoint, self.model)
         check_unchanged(checkpoint)
         check_has_states(checkpoint)
+        check_order(checkpoint, self.args)
         self.run_record.compare(checkpoint)
 
 

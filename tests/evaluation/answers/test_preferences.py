@@ -228,6 +228,15 @@ def test_words_right_behind_a_text(model, tokenizer, option, prefix, end, wanted
         assert f"Set `{option}` to {wanted}, or" in told[0]
 
 
+@pytest.mark.parametrize("side", ["clean_prompt", "perturbed_prompt"])
+def test_words_right_behind_one_side_alone(model, tokenizer, side):
+    """The other side's end was not looked at."""
+    row = LETTERS | {of: LETTERS[of] + "\n" * (of != side) for of in ("clean_prompt", "perturbed_prompt")}
+    options = AnswerOptions(2, progress=False, multiple_choice="logprob", choice_prefix="It is")
+    with pytest.warns(UserWarning, match=r"^1 prompt\(s\) are text that ends without white space .* right behind it"):
+        evaluate(model, tokenizer, [row], options)
+
+
 def test_words_behind_a_chat_are_not_told(model, tokenizer):
     with warnings.catch_warnings():
         warnings.simplefilter("error")

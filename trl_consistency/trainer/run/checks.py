@@ -158,7 +158,7 @@ def check_training_options(
     if checkpoint is not None:
         check_unchanged(checkpoint)
         check_has_states(checkpoint)
-        _check_order(checkpoint, args)
+        check_order(checkpoint, args)
     elif args.should_save and not trainer.has_trained and (earlier := weight_files(Path(args.output_dir))):
         logger.warning(
             f"`output_dir` {args.output_dir} holds the model of an earlier training ({earlier[0].name}), which is replaced when this one is saved. Choose "
@@ -204,11 +204,13 @@ def check_training_options(
     return checkpoint
 
 
-def _check_order(checkpoint: str, args: Any) -> None:
+def check_order(checkpoint: str, args: Any) -> None:
     """Raises [`ConsistencyError`] if the rest of a checkpoint's epoch cannot be told, as its order was drawn by no seed."""
     epoch = TrainerState.load_from_json(os.path.join(checkpoint, TRAINER_STATE_NAME)).epoch or 0
     is_random = args.train_sampling_strategy == "random"
-    draws_by_state = not args.rolls_out and is_random and not args.accelerator_config.use_seedable_sampler
+    draws_by_state = (
+        not getattr(args, "rolls_out", False) and is_random and not args.accelerator_config.use_seedable_sampler
+    )
     # Several processes draw it by a generator that one does not have.
     then = read_manifest(checkpoint).get("processes", args.world_size)
     is_shared_anew = (then > 1) != (args.world_size > 1)

@@ -364,11 +364,13 @@ def _kinds_of_prompts(
     rows: Iterable[Mapping[str, Any]], of_run: dict[str, Any]
 ) -> list[tuple[list[Any], Any, dict[str, Any]]]:
     """
-    Returns a chat prompt of each kind in the first rows, with its tools and its template variables. A template may write a
-    system message of its own where there is none.
+    Returns a chat prompt of each kind in a thousand rows of a data set, or in the first ones of a stream, with its tools and its
+    template variables. A template may write a system message of its own where there is none.
     """
+    if isinstance(rows, Dataset):  # Kinds may follow one after the other.
+        rows = rows.select(range(0, len(rows), max(1, math.ceil(len(rows) / 1_000))))
     kinds: dict[Any, tuple[list[Any], Any, dict[str, Any]]] = {}
-    for row in islice(rows, 32 if isinstance(rows, IterableDataset) else 1_000):
+    for row in islice(rows, 32) if isinstance(rows, IterableDataset) else rows:
         tools = parse_or_none(row.get("tools"))
         with suppress(Exception):  # rendering all rows reports these errors
             variables = variables_of(row, of_run)
