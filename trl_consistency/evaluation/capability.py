@@ -28,6 +28,7 @@ from .answers.replies import check_markers, warning_of_markers
 from .capability_data import CapabilityData, ItemSet, as_prompt, read_capability, text_tokens, token_ids
 from .grading.asked import last_text
 from .grading.refusals import refuses
+from .rates.changes import estimate_change
 from .rates.intervals import FEWEST_SOURCES, NATS_PER_TOKEN, Estimate, Sample, Values, estimate, estimate_mean
 from .side_effects import nats_of
 from .suites.completions import score_completions
@@ -108,10 +109,7 @@ class CapabilityResult:
         if self.metric == "nats_per_token":
             return {self.metric: estimate_mean(self._as_values().minus(base._as_values()), unit=NATS_PER_TOKEN)}
         before = base._as_samples()
-        return {
-            name: replace(estimate([before[name], sample], lambda one, other: other - one, (-1.0, 1.0)), unit="pp")
-            for name, sample in self._as_samples().items()
-        }
+        return {name: estimate_change(before[name], sample) for name, sample in self._as_samples().items()}
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the result, with the figure of each item and without the replies, in a form for JSON."""

@@ -245,8 +245,8 @@ def estimate(
     limits = []
     for index, (rate, variance, of_sources) in enumerate(zip(rates, np.diag(covariance), equal_groups, strict=True)):
         by_jackknife = rate * (1 - rate) / variance if variance > 0 else of_sources
-        size = min(by_jackknife, _beta_binomial_size(hits[index], counts[index]))
-        limits.append(_wilson(rate, size, float(t.ppf((1 + LEVEL) / 2, max(of_sources - 1, 1)))))
+        size = min(by_jackknife, beta_binomial_size(hits[index], counts[index]))
+        limits.append(wilson(rate, size, float(t.ppf((1 + LEVEL) / 2, max(of_sources - 1, 1)))))
 
     bounds = []
     for direction in (-1, 1):
@@ -268,7 +268,7 @@ def effective_sources(sources: Sequence[str]) -> float:
     return float(sum(counts) ** 2 / sum(count**2 for count in counts))
 
 
-def _beta_binomial_size(hits: np.ndarray, counts: np.ndarray) -> float:
+def beta_binomial_size(hits: np.ndarray, counts: np.ndarray) -> float:
     """Returns how many independent answers the answers of sources count as, by the mean of their correlation's likelihood."""
     from scipy.special import betaln, softmax
 
@@ -298,7 +298,7 @@ def _sizes_of_changes(samples: Sequence[Sample], clusters: Sequence[np.ndarray],
         if list(one.numbers()) == list(other.numbers()) and (clusters[first] == clusters[second]).all():
             counts = np.bincount(clusters[first], minlength=sources)
             changed = np.bincount(clusters[first], one.values() != other.values(), sources).astype(int)
-            size = max(sources, _beta_binomial_size(changed[counts > 0], counts[counts > 0]))
+            size = max(sources, beta_binomial_size(changed[counts > 0], counts[counts > 0]))
             sizes[first, second] = sizes[second, first] = size
     return sizes
 
@@ -392,7 +392,8 @@ def normal_interval(value: float, standard_error: float) -> tuple[float, float]:
     return value - 1.96 * standard_error, value + 1.96 * standard_error
 
 
-def _wilson(rate: float, size: float, quantile: float) -> tuple[float, float]:
+def wilson(rate: float, size: float, quantile: float) -> tuple[float, float]:
+    """Returns Wilson's interval of a rate of `size` answers."""
     z = quantile**2
     middle = (rate + z / (2 * size)) / (1 + z / size)
     half = quantile * math.sqrt(rate * (1 - rate) / size + z / (4 * size**2)) / (1 + z / size)

@@ -10,6 +10,7 @@ from ...errors import ConsistencyError
 from ..grading.asked import OTHER, is_anchor, suggests_wrong
 from ..grading.grade import Grade
 from ..row_kinds import Unread, kind_of
+from .changes import estimate_change
 from .intervals import Estimate, Property, Sample, estimate
 
 
@@ -261,5 +262,8 @@ def compare(base: Samples, other: Samples) -> dict[str, Estimate]:
             return function(*rates[count:]) - function(*rates[:count])
 
         samples = [model[sample] for model in (base, other) for sample in metric.samples]
+        if count == 1:
+            found[name] = estimate_change(*samples)
+            continue
         found[name] = replace(estimate(samples, difference, (-width, width)), unit="pp")
     return found

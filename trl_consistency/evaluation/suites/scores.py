@@ -7,6 +7,7 @@ from typing import Any
 
 from ...errors import ConsistencyError
 from ...pages import cells_table
+from ..rates.changes import estimate_change
 from ..rates.intervals import Sample, estimate, mean_interval, normal_interval
 from ..rates.measures import METRICS
 
@@ -170,7 +171,7 @@ def _paired(
 ) -> tuple[float, tuple[float, float] | None]:
     """Returns the mean difference on the common samples, with its 95% interval."""
     if _are_shares(metric, (of_model[sample] for of_model in (before, after) for sample in shared)):
-        found = estimate([_sample(before, shared), _sample(after, shared)], lambda a, b: b - a, (-1.0, 1.0))
+        found = estimate_change(_sample(before, shared), _sample(after, shared))
         return found.value, found.interval
     differences = [after[sample] - before[sample] for sample in shared]
     are_alike = max(differences) - min(differences) <= NO_SPREAD  # which shows no spread: an interval of no width
