@@ -219,6 +219,30 @@ def test_tradeoff(tmp_path, monkeypatch):
     assert [point[2:] for point in points] == [pytest.approx(point[2:]) for point in expected]
 
 
+def test_the_legend_names_what_is_drawn(tmp_path):
+    """It named runs without a line, and left out a model whose rates the last panel does not show."""
+    run = [{"step": 1, "loss": 2.0}, {"step": 2, "eval_activation_distance": 1.0}]
+    scored = [{"step": 2, f"eval_{PREFIX}score": 0.5}]
+    runs = {"BCT": run, "ACT": [], "KL": scored, "OPCT": [{"step": 1, "loss": 2.0}]}
+    both = {"perturbed_accuracy": rate(9, 10), "clean_accuracy": rate(9, 10)}
+    requests = {"perturbed_refusal": rate(0, 10), "benign_answered": rate(4, 5)}
+    results = {"base": both | requests, "BCT": both, "ACT": requests, "OPCT": {"sycophancy": rate(1, 2)}}
+    for drawn, named in (
+        (plot_training(runs, tmp_path / "a.svg"), {"BCT", "KL"}),
+        (plot_tradeoff(results, tmp_path / "b.svg"), {"base", "BCT", "ACT"}),
+    ):
+        texts = Counter(re.findall("<!-- (.*) -->", drawn.read_text()))
+        assert dict.fromkeys(named, 1) == {name: texts[name] for name in (*runs, *results) if texts[name]}
+
+
+def test_training_shows_whole_markers(tmp_path, monkeypatch):
+    """Losses that hardly differ lie at the upper edge, since the axis begins at 0."""
+    drawn = []
+    monkeypatch.setattr(plots, "_save", lambda figure, path: drawn.append(figure.axes[-1]))
+    plot_training({"OPCT": [{"step": step, "loss": 5 + step / 1000} for step in range(3)]}, tmp_path / "a.svg")
+    assert not drawn[0].lines[0].get_clip_on()
+
+
 def test_tradeoff_shows_whole_markers_and_labels(tmp_path, monkeypatch):
     """At 100%, beside a model that lost nearly all; with a set of a long name."""
     from matplotlib.figure import Figure
@@ -361,7 +385,7 @@ def test_what_the_tradeoff_is_between(metrics, axes):
 
 def test_plot_of_training_shows_negative_losses(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(plots, "_save", lambda figure, path, axes: drawn.append(axes))
+    monkeypatch.setattr(plots, "_save", lambda figure, path: drawn.append(figure.axes[-1]))
     for losses in ((-2.0, -1.0), (1.0, 2.0)):
         history = [{"step": step, "loss": loss} for step, loss in enumerate(losses)]
         plot_training({"OPCT": history}, tmp_path / "a.svg")

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, count
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ...errors import ConsistencyError
 from ...escaping import printable
@@ -247,7 +247,7 @@ def plot_rates(
         axes.set_ylim(len(of_panel) - 0.4, -0.6)
     if title:
         figure.suptitle(_plain(title))
-    return _save(figure, path, axes)
+    return _save(figure, path)
 
 
 def training_panels(histories: Mapping[str, Sequence[Mapping[str, float]]]) -> dict[str, str]:
@@ -293,14 +293,16 @@ def plot_training(histories: Mapping[str, Sequence[Mapping[str, float]]], path: 
         axes = figure.add_subplot(1, len(panels), column)
         for number, (name, history) in enumerate(histories.items()):
             points = [(entry["step"], entry[key]) for entry in own_entries(history) if key in entry]
-            steps, values = zip(*points, strict=True) if points else ((), ())
+            if not points:
+                continue
             # Markers and dashes distinguish the runs without colour.
             axes.plot(
-                steps,
-                values,
+                *zip(*points, strict=True),
                 label=names[name],
+                color=f"C{number}",
                 marker="os^D"[number % 4],
                 linestyle=("-", "--", ":")[number % 3],
+                clip_on=False,  # markers at the edge
             )
         axes.set_title(label, loc="left", fontsize=11)
         axes.set_xlabel("Training step")
@@ -308,7 +310,7 @@ def plot_training(histories: Mapping[str, Sequence[Mapping[str, float]]], path: 
             axes.set_ylim(bottom=0)
         axes.grid(color="0.85")
         axes.spines[["top", "right"]].set_visible(False)
-    return _save(figure, path, axes)
+    return _save(figure, path)
 
 
 def plot_tradeoff(results: Mapping[str, Rates], path: str | Path, labels: Mapping[str, str] = {}) -> Path:
@@ -370,7 +372,7 @@ def plot_tradeoff(results: Mapping[str, Rates], path: str | Path, labels: Mappin
         axes.grid(color="0.85")
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-    return _save(figure, path, axes if panels else None, most_columns=3)
+    return _save(figure, path, most_columns=3)
 
 
 def tradeoff_axes(metrics: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -393,12 +395,15 @@ def tradeoff_axes(metrics: Sequence[str]) -> dict[str, tuple[str, str]]:
     return {kind: (ability, resistance) for kind, (ability, resistance) in found.items() if ability and resistance}
 
 
-def _save(figure: "Figure", path: str | Path, axes: "Axes | None" = None, most_columns: int = 10) -> Path:
-    """Writes the picture, with the legend of `axes` below it."""
-    if axes is not None:
-        handles, names = axes.get_legend_handles_labels()
-        columns = max(min(len(names), most_columns), 1)
-        figure.legend(handles, names, loc="outside lower center", ncols=columns, frameon=False)
+def _save(figure: "Figure", path: str | Path, most_columns: int = 10) -> Path:
+    """Writes the picture, with a legend below it of what is drawn in any panel."""
+    handles: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(name, handle)
+    if handles:
+        columns = min(len(handles), most_columns)
+        figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns, frameon=False)
     write_by(path, lambda place: figure.savefig(place, dpi=160))
     return Path(path)
 
