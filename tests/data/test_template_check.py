@@ -30,6 +30,9 @@ def changed(content: str) -> str:
         ("model", "'<start_of_turn>model'"),  # Gemma 3
         ("model", '("model" if message.role == "assistant" else message.role)'),
         ("developer", '("developer" if message.role == "system" else message.role)'),  # gpt-oss
+        ("function", '("function" if message.role == "tool" else message.role)'),
+        ("ipython", '("ipython" if message.role == "tool" else message.role)'),  # Llama 3
+        ("tool", '("tool" if message.role == "function" else message.role)'),
     ],
 )
 def test_roles_of_some_models_alone_are_refused_for_others(role, turn):
@@ -38,9 +41,15 @@ def test_roles_of_some_models_alone_are_refused_for_others(role, turn):
     with pytest.raises(
         InvalidPairsError, match=f"message 1 has the role `{role}`, and the chat template has no turns of"
     ):
-        render_prompt(make_tokenizer(), messages)
+        render_prompt(make_tokenizer(CHATML.replace("tools", "documents")), messages)
     knowing = make_tokenizer(CHATML.replace("message.role", turn))
     assert f"{role}\nParis." in knowing.decode(render_prompt(knowing, messages))
+
+
+def test_turns_of_tools_where_the_template_reads_tools():
+    tokenizer = make_tokenizer()
+    messages = [USER, {"role": "tool", "content": "Paris."}, USER]
+    assert "tool\nParis." in tokenizer.decode(render_prompt(tokenizer, messages))
 
 
 @pytest.mark.parametrize(

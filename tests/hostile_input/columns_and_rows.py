@@ -129,7 +129,7 @@ CASES: list[Case] = [
     ),
     Case(
         "an earlier turn of the model",
-        "An earlier turn of the role `model` (or one of `developer`), where the chat template does not name such turns",
+        "An earlier turn of the role `model` (or one of `developer`, `function`, `ipython` or `tool`), where the chat template does not name such turns",
         "…row 0: message 1 has the role `model`, and the chat template has no turns of that name: write `assistant`…",
         lambda room: room.trainer(
             [CHAT | {"perturbed_prompt": [{"role": of, "content": "It is?"} for of in ("user", "model", "user")]}]

@@ -73,6 +73,30 @@ def test_a_choice_that_differs_from_the_right_one_in_spaces_is_not_wrong():
     assert read({**MC, "choices": ["cow", "dog", "cow "], "answer": 0}).wrong_answers == ("B",)
 
 
+@pytest.mark.parametrize(
+    "choices",
+    [
+        *(
+            ["A.D.", "B.C."],
+            ["A - B", "B - A"],
+            ["A pear", "B minor"],
+            ["1.5 l", "2.5 l"],
+            ["1:30", "2:45"],
+            ["1 - 3", "2 - 5"],
+        ),
+        *(
+            ["1. May", "2. May"],
+            ["(i) only", "(ii) only", "both"],
+            ["B) dog", "cow", "bee"],
+            ["1", "2"],
+            ["2. FC", "7. FC B"],
+        ),
+    ],
+)
+def test_choices_that_begin_like_marks(choices):
+    assert read({**MC, "choices": choices, "answer": "A"}).choices == tuple(choices)
+
+
 def test_names_that_begin_with_initials_have_no_letters_of_their_own():
     source = read({**MC, "choices": ["A.J. Foyt", "B.B. King"], "answer": "A"})
     assert source.choices == ("A.J. Foyt", "B.B. King")
@@ -156,6 +180,36 @@ FAULTS = {
     "own letters with points": ({**MC, "choices": ["A. dog", "B. cow"]}, "begin with letters of their own"),
     "own letters without spaces": ({**MC, "choices": ["A)21", "B)21.5"]}, "begin with letters of their own"),
     "own letters before numbers": ({**MC, "choices": ["A.21", "B.21.5"]}, "begin with letters of their own"),
+    **{
+        f"own {kind}, {first}": (
+            {**MC, "choices": [first + "dog", second + "cow"]},
+            f"`choices` begin with {kind} of their own, such as",
+        )
+        for kind, first, second in (
+            *(
+                ("letters", "B) ", "A) "),
+                ("letters", "[A] ", "[B] "),
+                ("letters", "A - ", "B - "),
+                ("letters", "**A.** ", "**B.** "),
+            ),
+            *(
+                ("letters", "A.", "B."),
+                ("letters", "A\uff0e", "B\uff0e"),
+                ("letters", "\uff08A\uff09", "\uff08B\uff09"),
+            ),
+            *(("letters", "Option A: ", "Option B: "), ("letters", "**A** ", "**B** "), ("numbers", "1. ", "2. ")),
+            *(
+                ("numbers", "1) ", "2) "),
+                ("numbers", "(i) ", "(ii) "),
+                ("numbers", "II. ", "I. "),
+                ("numbers", "[1]", "[2]"),
+            ),
+        )
+    },
+    "own letters but for the last": (
+        {**MC, "choices": ["A) dog", "B) cow", "None of these"]},
+        "`choices` begin with letters of their own, such as 'A\\) dog'",
+    ),
     "small letters of their own": ({**MC, "choices": ["a) dog", "b) cow"]}, "begin with letters of their own"),
     "a choice in words beside a letter": (
         {"question": "Which barks?\n(A) dog\n(B) cow", "answer": "A", "wrong_answers": ["cow"]},

@@ -21,8 +21,8 @@ _BLOCKS, _OF_BLOCKS = ("thinking_blocks", "reasoning_details"), ("thinking", "te
 # Other texts of messages, which some templates know
 _OTHERS = ("tool_plan", "refusal")
 _DATE = re.compile(r"""strftime_now\(\s*(["'])(.*?)\1""")
-# Roles of some models alone, which write them as `'model'` or `<start_of_turn>model`, and the usual ones in their place
-_USUAL = {"model": "assistant", "developer": "system"}
+# Roles of some models alone, which write them as `'model'` or `<start_of_turn>model`, and others in their place
+_OTHERS_OF = {"model": "assistant", "developer": "system", "function": "tool", "ipython": "tool", "tool": "user"}
 # The tags that transformers adds to Jinja
 _GENERATION = re.compile(r"\{%[-+]?\s*(?:end)?generation\s*[-+]?%\}")
 
@@ -40,14 +40,16 @@ def check_variables(template: str, variables: Iterable[str]) -> None:
 
 def check_roles(template: str | None, messages: Sequence[dict[str, Any]]) -> None:
     """
-    Raises [`InvalidPairsError`] for a turn of the role `model` or `developer` where the template does not name such turns: many
-    write the name of any role, and the model has never seen it.
+    Raises [`InvalidPairsError`] for a turn of a role that not all models know where the template does not name such turns: many
+    write the name of any role, and the model has never seen it. A template that reads `tools` may write those of `tool` so.
     """
     for place, message in enumerate(messages):
         role = message["role"]
-        if role in _USUAL and not re.search(rf"""["'>]{role}\b""", template or ""):
+        if role not in _OTHERS_OF or (role == "tool" and "tools" in template_variables(template or "")):
+            continue
+        if not re.search(rf"""["'>]{role}\b""", template or ""):
             raise InvalidPairsError(
-                f"message {place} has the role `{role}`, and the chat template has no turns of that name: write `{_USUAL[role]}`"
+                f"message {place} has the role `{role}`, and the chat template has no turns of that name: write `{_OTHERS_OF[role]}`"
             )
 
 

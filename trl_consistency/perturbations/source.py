@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from string import ascii_uppercase
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any, NamedTuple
 
 from ..data.answers import denied_answer
@@ -256,17 +256,43 @@ def _read_choices(row: Mapping[str, Any], columns: tuple[str, ...]) -> _Choices:
     if twice := next((label for label in labels if labels.count(label) > 1), None):
         raise ConsistencyError(f"`{name}` has the label {twice!r} twice")
     texts = tuple(map(_text, values))
-    # "B.B. King" is a name.
-    if all(
-        re.match(rf"(?i)\s*\(?{of}([):]|\.[\s\d])", text) for of, text in zip(ascii_uppercase, texts, strict=False)
-    ):
-        raise ConsistencyError(f"`{name}` begin with letters of their own, such as {texts[0]!r:.40}: leave these out")
+    if kind := _own_marks(texts):
+        raise ConsistencyError(f"`{name}` begin with {kind} of their own, such as {texts[0]!r:.40}: leave these out")
     if inner := next((text for text in texts if re.search(r"\n\s*\(?[A-Z][).:]\s", text)), None):
         raise ConsistencyError(
             f"`{name}` hold a line that begins like another choice, {inner!r:.60}: leave the line break out"
         )
     has_numbers = not labels and any(isinstance(value, int | float) for value in values)
     return _Choices(texts, labels, columns if len(columns) > 1 else (), has_numbers)
+
+
+# What a choice may begin with: "A)", "(A)", "[A]", "**A.**", "A - ", "Option A:", "1.", "(ii)". "B.B. King" is a name, 1.5 a number, and
+# 1:30 a time.
+_MARK = re.compile(
+    r"\s*\**(?:(?i:option|choice|answer) )?[(\[\uff08]?(?P<mark>[A-Za-z]|\d{1,2}|[IVX]{1,4}|[ivx]{1,4})"
+    r"(?:[)\]\uff09\uff0e\u3001]|(?<!\d)[:\uff1a]|[:\uff1a](?!\d)|(?<!\d)\.(?![A-Za-z](?:\.|$))|\.(?=[\s*])|\*\*(?=\s)"
+    r"|(?<!\d)\s[-\u2013\u2014]\s(?=\w\w))"
+)
+_NUMBERS = ([str(number) for number in range(1, 27)], ["i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix", "x"])
+
+
+def _own_marks(texts: Sequence[str]) -> str:
+    """
+    Returns what choices begin with themselves: "letters" or "numbers" in any order, or nothing. After letters in their order, the last
+    choice may have none ("None of these").
+    """
+    found = [_MARK.match(text) for text in texts]
+    marked = [of for of in found if of]
+    marks, letters = [of["mark"].lower() for of in marked], list(ascii_lowercase[: len(marked)])
+    if len(marked) == len(texts) - 1 > 1 and found[-1] is None and marks == letters:
+        return "letters"
+    if len(marked) < len(texts):
+        return ""
+    if sorted(marks) == letters:
+        return "letters"
+    # Of "1. May" and "2. May", the numbers are all that differs.
+    differ = len({of.string[of.end() :].strip("* ") for of in marked}) > 1
+    return "numbers" if differ and any(sorted(marks) == sorted(of[: len(marks)]) for of in _NUMBERS) else ""
 
 
 def _read_answer(row: Mapping[str, Any], column: str | None, choices: _Choices) -> str:
