@@ -138,6 +138,17 @@ REFUSED = {
     f"sk_test_{ALPHABET}": "a Stripe key",
     '{"ghcr.io": {"auth": "bWU6aHVudGVyMnNlY3JldA=="}}': "a Docker token",
     f'{{"username":"me","key":"{"0123456789abcdef" * 2}"}}': "a Kaggle key",
+    f'{{"key": "{"0123456789abcdef" * 2}", "username": "me"}}': "a Kaggle key",
+    f"rpa_{ALPHABET}": "a RunPod key",
+    f"lsv2_pt_{'0123456789abcdef' * 2}_0123456789": "a LangSmith key",
+    f"wandb:\n  key: {'0123456789abcdef' * 2}01234567": "a Weights & Biases key",
+    f"WANDB_KEY {'0123456789abcdef' * 2}01234567": "a Weights & Biases key",
+    f"git clone https://{ALPHABET}@github.com/me/x": "an address with a password",
+    "hf auth login --token abcd1234efgh5678": NAMED,
+    f"modal token set --token-id=ak-{ALPHABET}": NAMED,
+    f"--token_secret {ALPHABET}": NAMED,
+    "docker login -u me -p hunter2secret9": NAMED,
+    "sshpass -p hunter2secret9 ssh me@node7": NAMED,
 }
 ALLOWED = (
     "https://huggingface.co/home/me/x and and/or, [link](/docs/x), </think>, 1/2/3, task-ask-for-a-long-while-indeed, "
@@ -152,6 +163,8 @@ ALLOWED = (
     f"git checkout {'0123456789abcdef' * 2}01234567, wandb.login(), at the commit {'0123456789abcdef' * 2}01234567, wandb_v1_keys, "
     "Authorization: Basic <base64>, https://example.com/a?key=value&sig=none, robot12345, </apiKey><b>2024</b>, "
     "curl -u user:$TOKEN_2_OF_MINE https://x.y, curl -u user:password x, api_key: | a key, "
+    "hf auth login --token $HF_TOKEN, --token YOUR_TOKEN, --pad_token 151643abc, docker login -p $PASSWORD_2, login -p 22222222, "
+    "https://a-long-name-for-a-user@example.com, a wandb key, wandb_run 2, "
     '"auth": "none", {"key": "value"}, whsec_secret, sk_test_key, 1//0 = inf, '
     "A:/B, Q:/ A:/, git@github.com:/a, -v models:/root/x, me@example.com:8000/a/b, c:/x, "
     "GET /users/7, /api/users/7, https://example.com/en/home/me, his/her, the page /project, /groups and /net, a /p/r/n curve, /u/someone, r/project/x, km/h/s, /usr/bin/env, /dev/null"

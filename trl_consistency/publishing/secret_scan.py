@@ -47,7 +47,8 @@ SECRETS = {
     "an npm token": rb"(?<![A-Za-z0-9])npm_[A-Za-z0-9]{36}(?![A-Za-z0-9])|_authToken\s*=\s*[\w-]{8,}",
     "a Stripe key": rb"(?<![A-Za-z0-9])(?:[rs]k_(?:live|test)_[A-Za-z0-9]{16,}|whsec_[A-Za-z0-9]{24,})",
     "a Weights & Biases key": rb"(?<![A-Za-z0-9])wandb_v1_[A-Za-z0-9_]{40,}"
-    rb"|wandb(?: login(?:[^\n\v]|(?<=\\)[\n\v]){1,60}?|\.login\((?:[^()]|\([^()]{0,60}\)){0,60}?)(?<![0-9a-f])[0-9a-f]{40}(?![0-9a-f])",
+    rb"|wandb(?: login(?:[^\n\v]|(?<=\\)[\n\v]){1,60}?|\.login\((?:[^()]|\([^()]{0,60}\)){0,60}?)(?<![0-9a-f])[0-9a-f]{40}(?![0-9a-f])"
+    rb"|(?i:wandb(?:\W{1,8}|_)key)\W{1,6}[0-9a-f]{40}(?![0-9a-f])",
     "an xAI key": rb"(?<![A-Za-z0-9])xai-[A-Za-z0-9]{40,}",
     "a Replicate token": rb"(?<![A-Za-z0-9])r8_[A-Za-z0-9]{37}(?![A-Za-z0-9])",
     "a PyPI token": rb"(?<![A-Za-z0-9])pypi-AgEI[A-Za-z0-9_-]{20,}",
@@ -57,10 +58,14 @@ SECRETS = {
     "a Discord webhook": rb"discord(?:app)?\.com/api/(?:v\d+/)?webhooks/\d+/[\w-]{20,}",
     "a Telegram token": rb"(?:\bbot|(?<![A-Za-z0-9]))\d{8,10}:AA[\w-]{33}(?![\w-])",
     "a Docker token": rb"(?<![A-Za-z0-9])dckr_[op]at_[A-Za-z0-9_-]{20,}|\"auth\"\s*:\s*\"[A-Za-z0-9+/]{16,}={0,2}\"",
-    "a Kaggle key": rb"\"username\"\s*:\s*\"[^\"\n]*\"\s*,\s*\"key\"\s*:\s*\"[0-9a-f]{32}\"",
+    "a Kaggle key": rb"\"username\"\s*:\s*\"[^\"\n]*\"\s*,\s*\"key\"\s*:\s*\"[0-9a-f]{32}\""
+    rb"|\"key\"\s*:\s*\"[0-9a-f]{32}\"\s*,\s*\"username\"\s*:",
+    "a RunPod key": rb"(?<![A-Za-z0-9])rpa_[A-Za-z0-9]{20,}",
+    "a LangSmith key": rb"(?<![A-Za-z0-9])lsv2_(?:pt|sk)_[0-9a-f]{32}_[0-9a-f]{10}",
     "a Perplexity key": rb"(?<![A-Za-z0-9])pplx-[A-Za-z0-9]{30,}",
     "a JSON Web Token": rb"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",
-    "an address with a password": rb"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s/:@\"'`<>]*:[^\s/@\"'`<>]+@[^\s/@\"'`<>]+",
+    "an address with a password": rb"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s/:@\"'`<>]*:[^\s/@\"'`<>]+@[^\s/@\"'`<>]+"
+    rb"|https?://(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[\w-]{20,}@[^\s/@\"'`<>]+",
     "an AWS key": rb"(?<![A-Z0-9])(?:AKIA|ASIA)[0-9A-Z]{16}(?![0-9A-Z])|(?i:aws_secret_access_key)\W{1,6}[\w/+=]{20,}",
     "a GitHub token": rb"(?<![A-Za-z0-9])(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_\w{22,})",
     "a private key": rb"-----BEGIN [A-Z ]*PRIVATE KEY(?: BLOCK)?-----|PuTTY-User-Key-File-\d:",
@@ -93,6 +98,11 @@ _OF_CURL = (
     rb"curl\b[^\n\v]{0,80}?\s(?:-u|--user)[ =]?[\"']?[\w.@+-]+:"
     rb"(?=[\w+/=.!@#%^&-]*\d)(?=[\d+/=.!@#%^&_-]*[A-Za-z])[\w+/=.!@#%^&-]{8,}"
 )
+# Flags that stand before a token or a password
+_OF_FLAGS = (
+    rb"(?:--(?:hub|hf)?[_-]?token(?:[_-](?:id|secret))?|(?:login|sshpass)\b[^\n\v]{0,80}?\s-p)[ =]?[\"']?"
+    rb"(?=[\w+/=.!@#%^&-]*\d)(?=[\d+/=.!@#%^&_-]*[A-Za-z])[\w+/=.!@#%^&-]{8,}"
+)
 # What people write into cards and notes. tests/publishing/test_secret_scan.py counts the false alarms on real text.
 PROSE = {
     # Not addresses for examples or for nobody, nor the user of a Git server
@@ -105,6 +115,8 @@ PROSE = {
     + _NAMED_LONG
     + rb"|"
     + _OF_CURL
+    + rb"|"
+    + _OF_FLAGS
     + rb")",
 }
 # At least two parts, and not the end of a URL. Also a path on another machine, `me@cluster:/home/me` or `cluster:/home/me`
