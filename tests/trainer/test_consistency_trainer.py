@@ -618,7 +618,7 @@ def test_a_copy_of_a_model_of_sft_trainer_is_refused(tmp_path, use):
 
 
 @pytest.mark.parametrize("option", ["chat_template_path", "eos_token"])
-def test_the_callers_tokenizer_keeps_its_template_and_end_token(tmp_path, option):
+def test_the_callers_tokenizer_keeps_its_template_and_end_token(tmp_path, caplog, option):
     """A later trainer with the same tokenizer, and without the option, rendered with the first one's."""
     template = tmp_path / "other.jinja"
     template.write_text(CHATML.replace("<|im_start|>assistant\n", "<|im_start|>assistant\nAnswer: "))
@@ -635,7 +635,11 @@ def test_the_callers_tokenizer_keeps_its_template_and_end_token(tmp_path, option
         )
         return [(row["perturbed_ids"], row["completion_ids"]) for row in trainer.train_dataset]
 
-    first, second = rows("first", **{option: value}), rows("second")
+    first = rows("first", **{option: value})
+    assert "Use `trainer.processing_class` from here on" in caplog.text
+    caplog.clear()
+    second = rows("second")
+    assert "trainer.processing_class" not in caplog.text
     assert (tokenizer.chat_template, tokenizer.eos_token) == before
     assert first != second
 

@@ -233,6 +233,10 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
             )
         elif any(getattr(args, name, None) is not None for name in ("chat_template_path", "eos_token")):
             processing_class = deepcopy(processing_class)  # The caller's keeps its own template and end token.
+            logger.warning(
+                "`chat_template_path` and `eos_token` change a copy of the tokenizer that is given. Use `trainer.processing_class` from here "
+                "on: the given one has its own template and end token, and would put these over the trained ones if it is saved."
+            )
         self.data_facts = describe_data(pairs)
         self.shared_variables = shared_variables(pairs, args.chat_template_kwargs or {})
         warn_of_replaced_variables(args.chat_template_kwargs or {}, self.shared_variables)

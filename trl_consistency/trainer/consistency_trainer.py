@@ -132,7 +132,8 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
             `completion`, `tools` and `chat_template_kwargs`. `args.anchor_ratio` sets their share of an epoch. If
             `None`, the pairs' own clean prompts are used.
         processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`], *optional*):
-            As in [`~trl.SFTTrainer`]. If `None`, loaded from the model's name.
+            As in [`~trl.SFTTrainer`]. If `None`, loaded from the model's name. With `chat_template_path` or `eos_token`, a copy is
+            changed, `trainer.processing_class`, and the given one keeps its own.
         compute_loss_func (`Callable`, *optional*):
             Must be `None`: the objective is `args.method`.
         compute_metrics (`Callable[[EvalPrediction], dict]`, *optional*):

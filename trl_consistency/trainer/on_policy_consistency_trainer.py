@@ -113,7 +113,8 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
             Pairs to evaluate on, with `num_generations_eval` rollouts each. The loss is the token-mean over the whole
             data set. Each evaluation uses the same seed.
         processing_class ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`], *optional*):
-            As in [`~trl.DistillationTrainer`]. If `None`, loaded from the model's name.
+            As in [`~trl.DistillationTrainer`]. If `None`, loaded from the model's name. With `chat_template_path` or `eos_token`, a copy is
+            changed, `trainer.processing_class`, and the given one keeps its own.
         callbacks (list of [`~transformers.TrainerCallback`], *optional*):
             As in [`~trl.DistillationTrainer`].
         optimizers (`tuple`, *optional*, defaults to `(None, None)`):
