@@ -190,11 +190,21 @@ def test_date_in_a_system_message_of_the_template(caplog, clean, perturbed, is_t
     assert ("writes the day's date" in caplog.text) == is_told
 
 
-@pytest.mark.parametrize("kind", [list, Dataset.from_list])
-def test_date_in_the_last_rows_alone(caplog, kind):
-    """Only the first thousand rows were looked at, and a mixture has one data set after another."""
+@pytest.mark.parametrize("as_list", [False, True])
+def test_date_in_late_rows_is_told(caplog, as_list):
+    """Two sets, one behind the other. The first 1,000 rows alone were looked at."""
     own = "{% if messages[0].role != 'system' %}Today: {{ strftime_now('%d %b %Y') }}{% endif %}"
-    rows = [{f"{side}_prompt": [SYSTEM, USER] for side in ("clean", "perturbed")}] * 2_500
-    rows += [{f"{side}_prompt": [USER] for side in ("clean", "perturbed")}] * 5
-    check_chat_template(make_tokenizer(own + CHATML), {"train_dataset": kind(rows)})
+    rows = [{"clean_prompt": [*first, USER], "perturbed_prompt": [*first, USER]} for first in ([SYSTEM], [])]
+    rows = [rows[0]] * 1_100 + [rows[1]] * 20
+    check_chat_template(make_tokenizer(own + CHATML), {"pairs": rows if as_list else Dataset.from_list(rows)})
+    assert caplog.text.count("writes the day's date") == 1
+
+
+@pytest.mark.parametrize("variables", [[{"dated": False}, {"dated": True}], [{"day": "today"}, {"day": ""}]])
+def test_date_that_a_variable_switches_on_is_told(caplog, variables):
+    """Rows with the same variables may have other values."""
+    dated = "{% if dated or (day is defined and not day) %}Today: {{ strftime_now('%d %b %Y') }}{% endif %}"
+    of_pair = {"clean_prompt": [USER], "perturbed_prompt": [USER]}
+    rows = [{**of_pair, "chat_template_kwargs": json.dumps(of_row)} for of_row in variables]
+    check_chat_template(make_tokenizer(dated + CHATML), {"train_dataset": Dataset.from_list(rows)})
     assert "writes the day's date" in caplog.text

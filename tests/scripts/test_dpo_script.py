@@ -70,6 +70,20 @@ def test_answers_without_an_end_are_warned_of(tmp_path, preferences, model_dir, 
     assert ("The chat template writes no end after an answer, and TRL adds none" in caplog.text) != has_end
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+def test_the_date_in_prompts_is_told(tmp_path, preferences, model_dir, caplog, streaming):
+    """As for pairs: on another day, the same rows are other prompts."""
+    shutil.copytree(model_dir, tmp_path / "model")
+    make_tokenizer("Today: {{ strftime_now('%d %b %Y') }}" + CHATML).save_pretrained(tmp_path / "model")
+    options = {
+        "model_name_or_path": str(tmp_path / "model"),
+        "dataset_name": str(preferences.parent),
+        "max_length": None,
+    }
+    train(tmp_path, **options, dataset_streaming=streaming)
+    assert "writes the day's date into prompts" in caplog.text
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "message"),

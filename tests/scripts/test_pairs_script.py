@@ -17,7 +17,7 @@ from datasets import load_dataset
 from huggingface_hub import DatasetCard
 
 from tests.helpers.loopback_hub import Repo
-from tests.helpers.models import make_config, make_model, make_tokenizer
+from tests.helpers.models import CHATML, make_config, make_model, make_tokenizer
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.cli import main as cli
 from trl_consistency.data.pairs import check_pairs
@@ -425,6 +425,20 @@ def test_variables_of_the_template_reach_the_filter(questions, tmp_path, model_d
         assert any("was trained with `chat_template_kwargs`" in str(of.message) for of in caught) == (not given)
         assert read
         assert all(("<think>" in prompt) == bool(given) for prompt in read)
+
+
+def test_a_fixed_date_is_not_told_of(questions, tmp_path, model_dir, monkeypatch, caplog):
+    """The filter fixed it by `chat_template_kwargs`, and warned of the day's date all the same."""
+    monkeypatch.setattr(answering, "generate_ids", lambda model, tokenizer, prompts, *_, **__: [[5]] * len(prompts))
+    model = shutil.copytree(model_dir, tmp_path / "model")
+    date = "{{ date_string if date_string is defined else strftime_now('%d %b %Y') }}"
+    make_tokenizer(f"Today: {date}\n{CHATML}").save_pretrained(model)
+    options = questions, tmp_path / "out", model, "--perturbations", "are_you_sure"
+    for given in ((), ("--chat_template_kwargs", json.dumps({"date_string": "26 Jul 2024"}))):
+        caplog.clear()
+        with pytest.raises(SystemExit, match="vulnerable to no training pair"):
+            filtered(*options, *given)
+        assert ("writes the day's date into prompts" in caplog.text) == (not given)
 
 
 def answer_by_number(model, tokenizer, prompts, *args, **kwargs):

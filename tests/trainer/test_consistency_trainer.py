@@ -644,6 +644,13 @@ def test_the_callers_tokenizer_keeps_its_template_and_end_token(tmp_path, caplog
     assert first != second
 
 
+def test_the_date_in_the_template_of_another_model_is_told(tmp_path, caplog):
+    """It is cloned when the model is there, and was not looked at."""
+    make_tokenizer("Today: {{ strftime_now('%d %b %Y') }}" + CHATML).save_pretrained(tmp_path / "other")
+    make_trainer(tmp_path / "run", make_pairs(4, chat=True), chat_template_path=str(tmp_path / "other"))
+    assert "writes the day's date into prompts" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("begun", "method", "options", "is_warned"),
     [

@@ -22,6 +22,7 @@ from trl import (
     get_quantization_config,
 )
 
+from ..data.prepare import columns_of
 from ..data.rendering import NO_END
 from ..data.trained_pairs import read_digests
 from ..errors import ConsistencyError, ends_with_message
@@ -29,6 +30,7 @@ from ..generation.options import end_tokens
 from ..log import get_logger
 from ..models.embedded_models import resolve_model
 from ..models.loading import check_loadable
+from ..trainer.run.data_checks import check_chat_template
 from ..trainer.run.interruption import check_has_states, find_checkpoint
 from ..trainer.run.output_checks import (
     check_adapter_folder,
@@ -109,6 +111,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> DPOTraine
     )
     for given, dataset in ((train_dataset, trainer.train_dataset), (eval_dataset, trainer.eval_dataset)):
         _check_lengths(given, dataset, training_args.max_length)
+    _check_prompts({"train_dataset": train_dataset, "eval_dataset": eval_dataset}, trainer)
     last_ids = next(iter(trainer.train_dataset))["chosen_ids"][-MOST_AFTER_END:]
     if {*last_ids}.isdisjoint(end_tokens(trainer.model, trainer.processing_class)):
         logger.warning(f"{NO_END}.")
@@ -141,6 +144,16 @@ def _preferences(splits: Any, split: str, option: str) -> Any:
             "`trl-consistency convert --to preference` makes preferences of pairs."
         )
     return dataset
+
+
+def _check_prompts(preferences: dict[str, Any], trainer: DPOTrainer) -> None:
+    """Raises [`InvalidPairsError`] if the chat template renders the same prompts differently each time. Warns of dates in them."""
+    prompts = {}
+    for name, rows in preferences.items():
+        if rows is not None:
+            rendered = [of for of in ("prompt", "tools", "chat_template_kwargs") if of in columns_of(rows)]
+            prompts[name] = rows.select_columns(rendered).rename_column("prompt", "clean_prompt")
+    check_chat_template(trainer.processing_class, prompts)
 
 
 def _check_lengths(given: Any, dataset: Any, max_length: int | None) -> None:

@@ -44,7 +44,7 @@ def answer_and_judge(
     model, processing_class = load_model(model_name, revision)
     chats = [row for row in rows if isinstance(row["clean_prompt"], list)]
     if chats:
-        check_chat_template(processing_class, {"pairs": chats})
+        check_chat_template(processing_class, {"pairs": chats}, chat_template_kwargs=template_kwargs)
     cache = answer_cache(folder / ANSWERS, model_name, model, revision)
     options = AnswerOptions(max_completion_length, batch_size, thinking_markers=check_markers(thinking_markers))
     pairs = PairSet.of(rows).rendered(processing_class, "pairs", template_kwargs)

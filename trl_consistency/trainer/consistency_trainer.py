@@ -20,7 +20,7 @@ from ..data.eval_sets import EvalDataset, named
 from ..data.length_order import LengthOrder
 from ..data.packing import PackedPairs, PackedPasses
 from ..data.pairs import AnyDataset
-from ..data.prepare import align_pairs, prepare_pairs, with_row_numbers
+from ..data.prepare import align_pairs, is_prepared, prepare_pairs, with_row_numbers
 from ..data.rendering import ProcessingClass, check_template_files, get_tokenizer
 from ..data.repeated_stream import RepeatedStream
 from ..data.target_table import TargetTable
@@ -415,6 +415,8 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
         name = "eval_dataset" if dataset_name == "eval" else f"eval_dataset[{dataset_name!r}]"
         if dataset is self._unrendered:
             name = "train_dataset"
+        if not is_prepared(dataset):  # The template of another model was not there before.
+            check_chat_template(processing_class, {name: dataset}, chat_template_kwargs=args.chat_template_kwargs)
         return self._prepare_rows(dataset, processing_class, args, name)
 
     def _render(self, dataset: AnyDataset, processing_class: Any, args: Any, name: str) -> AnyDataset:

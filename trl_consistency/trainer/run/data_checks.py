@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import count, islice
@@ -16,7 +16,7 @@ from ...bounded_reading import read_at_most
 from ...config.consistency_config import ConsistencyConfig
 from ...data.anchors import anchor_rows, count_anchors
 from ...data.eval_sets import EvalDataset, named
-from ...data.pairs import AnyDataset, check_anchors, check_pairs, parse_or_none, report_faults
+from ...data.pairs import PROMPT_COLUMNS, AnyDataset, check_anchors, check_pairs, parse_or_none, report_faults
 from ...data.prepare import columns_of, needs_targets, row_numbers, say_replaced, unformatted, variables_of
 from ...data.rendering import (
     LONGEST_TEMPLATE,
@@ -33,6 +33,7 @@ from ...data.thinking import has_thought, other_thought
 from ...errors import ConsistencyError, InvalidPairsError, one_line
 from ...log import get_logger
 from ...passes.rope import limit_of_rope, say_positions
+from .manifest import STREAMED_ROWS
 
 
 logger = get_logger(__name__)
@@ -364,18 +365,27 @@ def _kinds_of_prompts(
     rows: Iterable[Mapping[str, Any]], of_run: dict[str, Any]
 ) -> list[tuple[list[Any], Any, dict[str, Any]]]:
     """
-    Returns a chat prompt of each kind in a thousand rows of a data set, or in the first ones of a stream, with its tools and its
-    template variables. A template may write a system message of its own where there is none.
+    Returns a chat prompt of each kind in the rows, with its tools and its template variables. A template may write a system
+    message of its own where there is none, or where a variable says so.
     """
-    if isinstance(rows, Dataset):  # Kinds may follow one after the other.
-        rows = rows.select(range(0, len(rows), max(1, math.ceil(len(rows) / 1_000))))
     kinds: dict[Any, tuple[list[Any], Any, dict[str, Any]]] = {}
-    for row in islice(rows, 32) if isinstance(rows, IterableDataset) else rows:
+    for row in _rendered_columns(rows):
         tools = parse_or_none(row.get("tools"))
         with suppress(Exception):  # rendering all rows reports these errors
             variables = variables_of(row, of_run)
+            switches = sorted((name, bool(value)) for name, value in variables.items())
             for prompt in (row["clean_prompt"], row.get("perturbed_prompt")):
                 if isinstance(prompt, list) and prompt:
-                    kind = (prompt[0].get("role"), bool(tools), *sorted(variables))
+                    kind = (prompt[0].get("role"), bool(tools), *switches)
                     kinds.setdefault(kind, (prompt, tools, variables))
     return list(kinds.values())
+
+
+def _rendered_columns(rows: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yields what is rendered of the rows: of a stream, of its first ones. Single rows of a data set take ten times as long."""
+    if not isinstance(rows, Dataset):
+        yield from islice(rows, STREAMED_ROWS if isinstance(rows, IterableDataset) else None)
+        return
+    columns = [of for of in (*PROMPT_COLUMNS, "tools", "chat_template_kwargs") if of in rows.column_names]
+    for batch in rows.select_columns(columns).iter(batch_size=1_000):
+        yield from (dict(zip(columns, values, strict=True)) for values in zip(*map(batch.get, columns), strict=True))
