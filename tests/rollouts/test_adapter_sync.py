@@ -303,8 +303,6 @@ def test_refused_models():
         check_adapter_config(IA3Config(target_modules=["k_proj"]))
     with pytest.raises(ConsistencyError, match="has no LoRA adapter"):
         check_adapter(make_model())
-    with pytest.raises(ConsistencyError, match=r"embed_tokens\.lora_embedding_A.*is trained beside the adapter"):
-        check_adapter(adapted(make_model(), LoraConfig(r=4, target_modules=["q_proj", "embed_tokens"])))
     with pytest.raises(ConsistencyError, match=r"has the rank 513.*at most 512"):
         check_adapter(adapted(make_model(), LoraConfig(r=513, target_modules=["q_proj"])))
     two = get_peft_model(make_model(), LoraConfig(r=4, target_modules=["q_proj"]), adapter_name="one")
@@ -316,6 +314,27 @@ def test_refused_models():
     unfrozen.base_model.model.model.norm.weight.requires_grad_(True)
     with pytest.raises(ConsistencyError, match=r"norm\.weight` is trained beside the adapter"):
         check_adapter(unfrozen)
+
+
+@pytest.mark.parametrize("is_trained", [True, False])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"target_modules": ["q_proj", "embed_tokens"]}, r"model\.embed_tokens` has more .*\(in `lora_embedding_A`\)"),
+        ({"target_modules": ["embed_tokens"]}, r"model\.embed_tokens` has more .*\(in `lora_embedding_A`\)"),
+        ({"target_modules": ["q_proj"], "lora_bias": True}, r"q_proj` has more .*\(in `lora_B`\)"),
+        ({"target_modules": ["q_proj"], "use_dora": True}, r"q_proj` has more .*\(in `lora_magnitude_vector`\)"),
+    ],
+)  # fmt: skip
+def test_parts_that_are_not_sent_are_refused_though_nothing_trains_them(options, said, is_trained):
+    """An adapter that was loaded trains nothing, and its embeddings were left out of the answers."""
+    make_one = make_llama if "lora_bias" in options else make_model
+    model = get_peft_model(make_one(), LoraConfig(r=4, **options)).get_base_model()
+    del model.peft_config
+    for parameter in model.parameters():
+        parameter.requires_grad_(is_trained and parameter.requires_grad)
+    with pytest.raises(ConsistencyError, match=rf"The adapter of `.*{said}, .*linear layers alone"):
+        check_adapter(model)
 
 
 def test_refused_trainings(colocated, tmp_path, model_dir, monkeypatch):  # noqa: F811

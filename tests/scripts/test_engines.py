@@ -232,6 +232,18 @@ def test_refusals(in_process, served, options, adapters, model_dir, tmp_path, mo
     assert answer_engine.is_url("https://gpu-7:8000")
 
 
+@pytest.mark.parametrize("modules", [["embed_tokens", "q_proj"], ["embed_tokens"]])
+def test_an_adapter_on_the_embeddings_is_refused(in_process, served, options, model_dir, tmp_path, modules):  # noqa: F811
+    """It was served without its part on the embeddings, and measured as if it had none."""
+    model = AutoModelForCausalLM.from_pretrained(model_dir)
+    get_peft_model(model, LoraConfig(r=4, target_modules=modules)).save_pretrained(tmp_path / "embed")
+    said = rf"vLLM cannot serve {tmp_path / 'embed'}\. The adapter of `model\.embed_tokens` has more .*linear layers alone"
+    for engine in ("vllm", served.url):
+        with pytest.raises((SystemExit, ConsistencyError), match=said):
+            run([*options, str(tmp_path / "embed"), "--output_dir", str(tmp_path / "out"), "--engine", engine])
+    assert not in_process
+
+
 # Pairs and lint
 
 

@@ -258,6 +258,7 @@ def check_adapter_config(config: Any) -> None:
 def check_adapter(model: Any) -> None:
     """Raises [`ConsistencyError`] if vLLM cannot serve the adapter of a loaded model."""
     layers = list(_adapted_layers(model))
+    _check_linear_alone(model)
     if not layers:
         raise ConsistencyError(
             "`vllm_sync` is 'adapter', and the model has no LoRA adapter. Give the trainer a `peft_config`, or leave "
@@ -285,6 +286,27 @@ def check_adapter(model: Any) -> None:
             )
         sent |= {id(part.weight) for part in parts}
     _check_nothing_else(model, sent)
+
+
+def _check_linear_alone(model: nn.Module) -> None:
+    """
+    Refuses what an active adapter has beside the two matrices that are sent, trained or not: an embedding's, a bias, a magnitude. An
+    adapter that was loaded trains nothing.
+    """
+    for name, layer in base_model(model).named_modules():
+        if not isinstance(layer, LoraLayer):
+            continue
+        for part in layer.adapter_layer_names:
+            held = getattr(layer, part)
+            for adapter in set(layer.active_adapters) & set(held):
+                values = held[adapter]
+                sent = values.weight if part in ("lora_A", "lora_B") else None
+                of_part = [values] if isinstance(values, nn.Parameter) else values.parameters()
+                if any(value is not sent for value in of_part):
+                    raise NotServedError(
+                        f"The adapter of `{name}` has more than two matrices (in `{part}`)",
+                        "vLLM serves LoRA of linear layers alone",
+                    )
 
 
 def _check_nothing_else(model: nn.Module, sent: set[int]) -> None:
