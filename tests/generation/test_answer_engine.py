@@ -5,12 +5,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.helpers.models import make_model
 from tests.helpers.vllm_stand_in import LLM, SamplingParams, served  # noqa: F401
 from trl_consistency.generation.answer_engine import ONE, AnswerEngine, EngineInProcess, EngineOnServer
 
 
 class Echo:
     """Answers a prompt with the length of the model's name and the prompt itself."""
+
+    context = None
 
     def __init__(self):
         self.asked = []
@@ -28,7 +31,7 @@ class Echo:
 
 def test_models_that_are_asked_later_get_the_answers_to_their_own_prompts():
     backend = Echo()
-    engine = AnswerEngine(backend, ["base", "adapter"], {}, "echo")
+    engine = AnswerEngine(backend, ["base", "adapter"], {"max_tokens": 2}, "echo", make_model().config)
     base, adapter = engine.of("base"), engine.of("adapter")
     sets = [[[5, 6], [7]], [[8], [9, 9]]]  # of one size, so that their batches have the same seeds
     for prompts in sets:
@@ -66,14 +69,14 @@ def test_each_prompt_of_a_batch_is_sampled_by_itself(served, model_dir, monkeypa
     monkeypatch.setitem(sys.modules, "vllm", SimpleNamespace(LLM=LLM, SamplingParams=SamplingParams))
     monkeypatch.setitem(sys.modules, "vllm.lora.request", SimpleNamespace(LoRARequest=None))
     if where == "in the process":
-        backend = EngineInProcess({"model": str(model_dir)}, {ONE: None}, 1)
+        backend = EngineInProcess({"model": str(model_dir), "max_model_len": 64}, {ONE: None}, 1)
     else:
         backend = EngineOnServer(served.url, str(model_dir), {ONE: None}, 1, 5.0, "test")
     prompts = [[5, 6, number] for number in range(7, 13)]
 
     def sampled(seed, asked=prompts, temperature=1000.0):  # where any token is as likely as another
         sampling = {"temperature": temperature, "max_tokens": 4, "stop_token_ids": [2]}
-        engine = AnswerEngine(backend, [ONE], sampling, where).of(ONE)
+        engine = AnswerEngine(backend, [ONE], sampling, where, make_model().config).of(ONE)
         engine.start()
         return engine(asked, seed)
 
@@ -81,6 +84,9 @@ def test_each_prompt_of_a_batch_is_sampled_by_itself(served, model_dir, monkeypa
     assert len(set(map(tuple, first))) == len(prompts)
     assert sampled(3) == first, "a batch gets the same answers whenever it is sampled"
     assert sampled(4) != first
-    kept = [AnswerEngine(backend, [ONE], {"temperature": of}, where).of(ONE).options for of in (0.0, 1.0)]
+    kept = [
+        AnswerEngine(backend, [ONE], {"temperature": of}, where, make_model().config).of(ONE).options
+        for of in (0.0, 1.0)
+    ]
     assert kept[0] == {"engine": where}, "greedy answers that are kept stay as they are"
     assert kept[0] != kept[1], "those with one seed for all are not used again"

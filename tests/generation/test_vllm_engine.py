@@ -14,8 +14,8 @@ from transformers import AutoModelForCausalLM
 from trl.generation import vllm_generation
 from trl.generation.vllm_generation import VLLMGeneration
 
-from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
-from tests.helpers.vllm_stand_in import HeldModel, SamplingParams
+from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer, with_rope
+from tests.helpers.vllm_stand_in import HeldModel, SamplingParams, own_context
 from trl_consistency import ConsistencyError, ConsistencyTrainer
 from trl_consistency.generation import vllm_engine
 
@@ -33,7 +33,12 @@ class Engine:
         self.calls = []
         self.was_shut_down = False
         self.held = HeldModel(bound.arguments["model"].name_or_path)
-        self.llm = SimpleNamespace(generate=self.answer, llm_engine=SimpleNamespace(engine_core=self))
+        context = bound.arguments["max_model_length"] or own_context(self.held.model)
+        self.llm = SimpleNamespace(
+            generate=self.answer,
+            llm_engine=SimpleNamespace(engine_core=self),
+            model_config=SimpleNamespace(max_model_len=context),
+        )
         Engine.made.append(self)
 
     def generate(self, prompts, images, num_generations, profiler=None):
@@ -272,6 +277,25 @@ def test_targets_that_the_engine_would_cut(installed, tmp_path, model_dir):
     trainer = make_trainer(tmp_path, str(model_dir), use_vllm=True, vllm_max_model_length=longest + 7)
     with pytest.raises(ConsistencyError, match=f"has {longest} tokens.*up to 8. Raise it to at least {longest + 8}"):
         trainer.generate_targets()
+    assert not list(tmp_path.rglob("batch-*.json"))
+
+
+def test_targets_of_a_model_with_longrope(installed, tmp_path):
+    """By itself, vLLM takes the context of short texts. With a longer one, it has the positions of long texts for all."""
+    with_rope("longrope", 40).save_pretrained(tmp_path / "model")
+    make_tokenizer().save_pretrained(tmp_path / "model")
+    trainer = make_trainer(tmp_path, str(tmp_path / "model"), use_vllm=True)
+    longest = max(map(len, trainer.train_dataset["clean_ids"]))
+    assert 32 < longest <= 40, "an answer would be cut"
+    with pytest.raises(
+        ConsistencyError, match=f"has a context of 40 tokens.*has {longest} tokens, and answers have up to 8"
+    ):
+        trainer.generate_targets()
+    longer = make_trainer(tmp_path, str(tmp_path / "model"), use_vllm=True, vllm_max_model_length=64)
+    with pytest.raises(
+        ConsistencyError, match=r"wrong positions: this model \(longrope\) has others beyond 40 tokens"
+    ):
+        longer.generate_targets()
     assert not list(tmp_path.rglob("batch-*.json"))
 
 

@@ -94,6 +94,17 @@ def make_model(
     return Qwen3ForCausalLM._from_config(Qwen3Config(**options, head_dim=8), attn_implementation=attention)
 
 
+def with_rope(kind: str, limit: int) -> LlamaForCausalLM:
+    """A model whose positions depend on the longest row of a batch, beyond a limit."""
+    config = make_model("llama").config
+    factors = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4} if kind == "longrope" else {"factor": 2.0}
+    config.rope_parameters = {
+        "rope_type": kind, "rope_theta": 10_000.0, "original_max_position_embeddings": limit, **factors,
+    }  # fmt: skip
+    config.original_max_position_embeddings = limit  # as Phi-3 has it
+    return LlamaForCausalLM(config)
+
+
 def make_pairs(rows: int = 8, completion: bool = True, chat: bool = True) -> Dataset:
     """Pairs of uneven lengths about made-up countries; the cue comes before the question."""
 

@@ -127,6 +127,14 @@ def forget_processes():
         os.environ.pop(name, None)
 
 
+def own_context(model):
+    """The context that vLLM takes by itself."""
+    config = model.config
+    if (config.rope_parameters or {}).get("rope_type") == "longrope":
+        return getattr(config, "original_max_position_embeddings", config.max_position_embeddings)
+    return config.max_position_embeddings
+
+
 class LLM:
     """`vllm.LLM`, for colocated engines."""
 
@@ -138,6 +146,7 @@ class LLM:
             set_seed(options.get("seed", 0))
         self.options, self.calls = options, []
         self.held = HeldModel(options["model"])
+        self.model_config = SimpleNamespace(max_model_len=options.get("max_model_len") or own_context(self.held.model))
         runner = SimpleNamespace(model_runner=SimpleNamespace(model=self.held))
         self.llm_engine = SimpleNamespace(
             model_executor=SimpleNamespace(driver_worker=runner),
@@ -193,6 +202,7 @@ class Server:
         self.held = HeldModel(model_dir)
         self.logprobs_mode, self.root, self.other_names = logprobs_mode, str(model_dir), []
         self.adapters, self.folders, self.loads_adapters = {}, [], True
+        self.max_model_len = own_context(self.held.model)
         self.defaults = {}  # of the model's generation_config.json: for what a request does not say
         self.requests, self.wire = [], queue.Queue()
         server = self
@@ -236,7 +246,8 @@ class Server:
             case "/health" | "/init_weight_transfer_engine" | "/start_weight_update" | "/finish_weight_update":
                 return {}
             case "/v1/models":
-                return {"data": [{"id": name, "root": self.root} for name in ("held", *self.other_names)]}
+                of_each = {"root": self.root, "max_model_len": self.max_model_len}
+                return {"data": [{"id": name, **of_each} for name in ("held", *self.other_names)]}
             case "/server_info":
                 configs = {
                     "weight_transfer_config": {"backend": "nccl"},

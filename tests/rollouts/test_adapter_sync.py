@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, TrainerCallback
 
 from tests.helpers.architectures import make
-from tests.helpers.models import make_model, make_tokenizer
+from tests.helpers.models import make_model, make_tokenizer, with_rope
 from tests.helpers.on_policy import make_on_policy_config, moved, uneven_pairs
 from tests.helpers.optimizers import Apart
 from tests.helpers.runs import LORA
@@ -335,6 +335,27 @@ def test_parts_that_are_not_sent_are_refused_though_nothing_trains_them(options,
         parameter.requires_grad_(is_trained and parameter.requires_grad)
     with pytest.raises(ConsistencyError, match=rf"The adapter of `.*{said}, .*linear layers alone"):
         check_adapter(model)
+
+
+def test_rollouts_of_a_model_with_longrope(colocated, tmp_path):  # noqa: F811
+    """They were cut at the context of short texts."""
+    with_rope("longrope", 64).save_pretrained(tmp_path / "model")
+    make_tokenizer().save_pretrained(tmp_path / "model")
+    model = str(tmp_path / "model")
+    with pytest.raises(ConsistencyError, match=r"has a context of 64 tokens .*answers have up to 32"):
+        make_trainer(tmp_path, model, lora(), max_completion_length=32)
+    with pytest.raises(
+        ConsistencyError, match=r"wrong positions: this model \(longrope\) has others beyond 64 tokens"
+    ):
+        make_trainer(tmp_path, model, lora(), vllm_max_model_length=128)
+    assert make_trainer(tmp_path, model, lora(), max_completion_length=8)
+    streams = {"train_dataset": uneven_pairs().to_iterable_dataset()}
+    trainer = OnPolicyConsistencyTrainer(
+        model=model, args=make_on_policy_config(tmp_path, use_vllm=True, max_steps=2, max_completion_length=32),
+        processing_class=make_tokenizer(), peft_config=lora(), **streams,
+    )  # fmt: skip
+    with pytest.raises(ConsistencyError, match=r"has a context of 64 tokens .*answers have up to 32"):
+        trainer.train()
 
 
 def test_refused_trainings(colocated, tmp_path, model_dir, monkeypatch):  # noqa: F811

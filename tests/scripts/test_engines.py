@@ -12,6 +12,7 @@ from peft import IA3Config, LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from tests.helpers.evaluate_command import pair, save_adapter, write
+from tests.helpers.models import make_tokenizer, with_rope
 from tests.helpers.vllm_stand_in import LLM, LoRARequest, Reply, SamplingParams, served, with_adapter  # noqa: F401
 from trl_consistency import ConsistencyError
 from trl_consistency.cli import main as cli
@@ -242,6 +243,32 @@ def test_an_adapter_on_the_embeddings_is_refused(in_process, served, options, mo
         with pytest.raises((SystemExit, ConsistencyError), match=said):
             run([*options, str(tmp_path / "embed"), "--output_dir", str(tmp_path / "out"), "--engine", engine])
     assert not in_process
+
+
+def test_a_long_prompt_that_gives_all_others_its_positions(in_process, served, tmp_path):  # noqa: F811
+    """vLLM has one kind of positions for all prompts of a model with `longrope`: one long prompt changed all answers."""
+    with_rope("longrope", 64).save_pretrained(tmp_path / "model")
+    make_tokenizer().save_pretrained(tmp_path / "model")
+    served.root, served.max_model_len = str(tmp_path / "model"), 512
+
+    def measure(name, rows, engine):
+        pairs = write(tmp_path / f"{name}.jsonl", rows)
+        common = ["--model_name_or_path", str(tmp_path / "model"), "--max_completion_length", "8", "--pairs", pairs]
+        run([*common, "--output_dir", str(tmp_path / name), "--engine", engine])
+
+    short = [{**pair(0), "clean_prompt": "Why?", "perturbed_prompt": "I say B. Why?"}]
+    long = [{**pair(1), "clean_prompt": "Why? " * 50, "perturbed_prompt": "I say B. " + "Why? " * 50}]
+    said = r"wrong positions: this model \(longrope\) has others beyond 64 tokens"
+    for name, engine in (("vllm", "vllm"), ("server", served.url)):
+        with pytest.raises((SystemExit, ConsistencyError), match=said):
+            measure(f"{name}_both", short + long, engine)
+        assert not (tmp_path / f"{name}_both" / "results.json").exists()
+        measure(f"{name}_long", long, engine)  # which has these positions alone, too
+    measure("vllm_short", short, "vllm")
+    with pytest.raises((SystemExit, ConsistencyError), match=said):
+        measure("server_short", short, served.url)
+    served.max_model_len = 64
+    measure("server_short", short, served.url)
 
 
 # Pairs and lint

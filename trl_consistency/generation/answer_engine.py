@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from transformers import GenerationConfig
 
 from ..errors import ConsistencyError, one_line
+from ..rope import check_engine_positions
 from .server_requests import ServerClient
 from .targets import seed_of
 from .vllm_engine import OWN_DRAWS, free_memory, shut_down
@@ -33,7 +34,9 @@ AT_ONCE = 64
 
 
 class Backend(Protocol):
-    """Where vLLM runs."""
+    """Where vLLM runs. `context` is that of the engine in tokens, None if it is unknown."""
+
+    context: int | None
 
     def start(self) -> None:
         """Loads the base model and the adapters. Called once, before the first answers."""
@@ -64,9 +67,12 @@ class AnswerEngine:
             Options of vLLM's `SamplingParams`, without a seed.
         label (`str`):
             Name of the engine, which cached answers are stored with.
+        config ([`~transformers.PreTrainedConfig`]):
+            That of the base model.
     """
 
-    def __init__(self, backend: Backend, names: Sequence[str], sampling: dict[str, Any], label: str):
+    def __init__(self, backend: Backend, names: Sequence[str], sampling: dict[str, Any], label: str, config: Any):
+        self._config = config
         self._backend, self._names, self._sampling, self._label = backend, list(names), sampling, label
         self._answers: dict[tuple[str, Batch], list[list[int]]] = {}  # of models that were not asked yet
         self._has_started = False
@@ -84,6 +90,7 @@ class AnswerEngine:
         """Returns a model's answers to a batch, which the models after it answer at the same time."""
         batch = seed, tuple(map(tuple, prompts))  # batches of several sets have the same seeds
         if (name, batch) not in self._answers:
+            check_engine_positions(self._config, self._backend.context, prompts, self._sampling["max_tokens"])
             names = self._names[self._names.index(name) :]
             answers = self._backend.answer(prompts, names, {**self._sampling, "seed": seed})
             self._answers |= {(of_name, batch): answers[of_name] for of_name in names}
@@ -116,6 +123,7 @@ class EngineInProcess:
 
     def __init__(self, options: dict[str, Any], folders: Folders, rank: int):
         self._options, self._folders, self._rank = options, folders, rank
+        self.context: int | None = options["max_model_len"]
         self._llm: Any = None
         self._requests: dict[str, Any] = {}
 
@@ -186,11 +194,13 @@ class EngineOnServer:
         self._url, self._base, self._folders, self._rank, self._timeout = url, base, folders, rank, timeout
         self._served = {name: f"{prefix}-{number}" for number, name in enumerate(folders) if folders[name] is not None}
         self._client: Any = None
+        self.context: int | None = None
         self._if_slow = if_slow
 
     def start(self) -> None:
         self._client = ServerClient(self._url, self._timeout, self._if_slow)
         self._client.check_serves(self._base)
+        self.context = self._client.context
         self._load()
 
     def _load(self) -> None:
@@ -235,7 +245,7 @@ def _own_seeds(sampling: dict[str, Any], prompts: list[list[int]]) -> list[int]:
     return [seed_of(sampling["seed"], place) for place in range(len(prompts))]
 
 
-def server_of_one(url: str, base: str, timeout: float, generation: GenerationConfig) -> ModelAnswers:
+def server_of_one(url: str, base: str, timeout: float, generation: GenerationConfig, config: Any) -> ModelAnswers:
     """Returns a server that answers for the model `base`, which it serves, with the options of `model.generate`."""
     sampling: dict[str, Any] = {"temperature": 0.0}
     if generation.do_sample:
@@ -247,7 +257,7 @@ def server_of_one(url: str, base: str, timeout: float, generation: GenerationCon
     }
     sampling = {name: value for name, value in sampling.items() if value is not None}
     server = EngineOnServer(url, base, {ONE: None}, 1, timeout, "", "Lower `target_batch_size`")
-    return AnswerEngine(server, [ONE], sampling, url).of(ONE)
+    return AnswerEngine(server, [ONE], sampling, url, config).of(ONE)
 
 
 def is_url(engine: str) -> bool:

@@ -201,6 +201,7 @@ class ServerClient(BoundedClient):
         try:
             self.model: str = listed["data"][0]["id"]
             self._loaded_from: str | None = listed["data"][0].get("root")
+            self.context: int | None = listed["data"][0].get("max_model_len")
             self._names = [str(of["id"]) for of in listed["data"] if of.get("root") == self._loaded_from]
         except (AttributeError, KeyError, IndexError, TypeError):
             raise ConsistencyError(

@@ -2,7 +2,7 @@
 
 import gc
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any, cast
@@ -15,6 +15,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from ..config.types import check_keys
 from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError
+from ..rope import check_engine_positions
 from ..upstream import extra_engine_options, load_vllm_generation, vllm_options, vllm_sampling_options
 from .targets import seed_of
 
@@ -68,7 +69,7 @@ class TargetEngine:
 
     def __call__(self, prompts: list[list[int]], seed: int) -> list[list[int]]:
         """Returns the completion ids of prompts (token ids), sampled with `seed`."""
-        check_room(self._args.vllm_max_model_length, prompts, self._args.max_completion_length)
+        check_llm(self._generation.llm, self._args, self._model.config, prompts, self._args.max_completion_length)
         self._generation.generation_kwargs = {
             # The same tokens end an answer as in transformers. vLLM keeps the end token.
             "stop_token_ids": self._ends,
@@ -132,6 +133,24 @@ def check_room(context: int | None, prompts: Iterable[list[int]], max_tokens: in
         raise ConsistencyError(
             f"`vllm_max_model_length` is {context}, which would cut the answers{whose}: a prompt has {longest} tokens, and answers have "
             f"up to {max_tokens}. Raise it to at least {longest + max_tokens}, or leave it out."
+        )
+
+
+def check_llm(
+    llm: Any, args: Any, config: Any, prompts: Sequence[list[int]], max_tokens: int, whose: str = ""
+) -> None:
+    """
+    Raises [`ConsistencyError`] if a `vllm.LLM` would cut answers before `max_tokens`, or give prompts other positions than the model has
+    for them. Without `vllm_max_model_length`, vLLM itself decides on its context, and may take less than the model has.
+    """
+    check_room(args.vllm_max_model_length, prompts, max_tokens, whose)
+    context = llm.model_config.max_model_len
+    check_engine_positions(config, context, prompts, max_tokens, whose)
+    longest = max(map(len, prompts), default=0)
+    if longest + max_tokens > context:
+        raise ConsistencyError(
+            f"vLLM has a context of {context} tokens for this model, which would cut the answers{whose}: a prompt has {longest} tokens, and "
+            f"answers have up to {max_tokens}. Leave long prompts out, lower that, or leave `use_vllm` out."
         )
 
 

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import DynamicCache
 
+from ..rope import rope_of_length
 from .blocks import Blocks
 from .last_block import last_block_only_at
 from .load_balancing import Routing, joined, routing_of
@@ -27,7 +28,6 @@ from .prompt_cache import (
     cached_kinds,
 )
 from .prompt_states import PassStates, PromptStates
-from .rope import rope_of_length
 from .tree_attention import register
 
 

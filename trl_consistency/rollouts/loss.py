@@ -12,7 +12,7 @@ from ..passes.capture import States, head_of
 from ..passes.load_balancing import Routing, load_balancing_loss
 from ..passes.prefix_sharing import PrefixSharing
 from ..passes.reference import GivenReference, Reference
-from ..passes.rope import rope_of_length
+from ..rope import rope_of_length
 from .pair_metrics import Inputs, PairMetrics, RolloutPairs
 from .types import Rollouts
 

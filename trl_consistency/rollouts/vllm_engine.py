@@ -25,7 +25,7 @@ from ..config.on_policy_consistency_config import OnPolicyConsistencyConfig
 from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError, one_line
 from ..generation.server_requests import NO_PENALTIES, BoundedClient
-from ..generation.vllm_engine import check_room
+from ..generation.vllm_engine import check_llm, check_room
 from ..models.adapter_checks import is_adapter_off
 from ..passes.blocks import base_model
 from ..passes.reference import trained_checksum
@@ -147,7 +147,7 @@ class RolloutEngine:
 
     def sample(self, prompts: list[list[int]], max_tokens: int) -> Sampled:
         """Returns unchecked rollouts of the policy that the engine has. With a server, a thread may do this while the model trains."""
-        check_room(self._args.vllm_max_model_length, prompts, max_tokens)
+        self.check_room(prompts, max_tokens)
         self._generation.max_completion_length = max_tokens
         shared = shared_randomness(self._accelerator, self._args.vllm_tensor_parallel_size)
         with explained(self._args, "sample rollouts"), shared:
@@ -157,6 +157,14 @@ class RolloutEngine:
             # One candidate per token: the sampled one
             log_probs = [[math.nan if value is None else value for (value,) in row] for row in log_probs]
         return completions, log_probs
+
+    def check_room(self, prompts: list[list[int]], max_tokens: int, whose: str = "") -> None:
+        """Raises [`ConsistencyError`] if the engine would cut answers to prompts (token ids), or give them wrong positions."""
+        if self._args.vllm_mode == "server":  # which refuses what has no room
+            check_room(self._args.vllm_max_model_length, prompts, max_tokens, whose)
+        else:
+            config = base_model(self._model).config
+            check_llm(self._generation.llm, self._args, config, prompts, max_tokens, whose)
 
     def checked(
         self, step: int, prompts: list[list[int]], sampled: Sampled, origin: tuple[int, Adapter] | None = None
@@ -184,7 +192,7 @@ class RolloutEngine:
 
     def greedy(self, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
         """Returns token ids of the greedy answers to prompts (token ids) by the policy that the engine has, for the guard."""
-        check_room(self._args.vllm_max_model_length, prompts, max_tokens, " of the guard")
+        self.check_room(prompts, max_tokens, " of the guard")
         options: dict[str, Any] = {
             "temperature": 0.0,
             "top_p": 1.0,

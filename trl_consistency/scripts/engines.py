@@ -140,7 +140,7 @@ def open_engine(
         else:
             name = f"trl-consistency-{secrets.token_hex(4)}"
             backend = EngineOnServer(args.engine, path, folders, rank, args.vllm_server_timeout, name)
-        engine = AnswerEngine(backend, list(folders), sampling, args.engine)
+        engine = AnswerEngine(backend, list(folders), sampling, args.engine, config)
         stack.callback(engine.close)
         yield engine
 

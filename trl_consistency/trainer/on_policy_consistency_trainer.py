@@ -214,6 +214,10 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         if self.horizon.grows_by_itself:
             self.add_callback(self.horizon)
         self.rollout_engine = self._make_engine() if args.use_vllm else None
+        if self.rollout_engine is not None:
+            for dataset in (self.train_dataset, *named(self.eval_dataset).values()):
+                if isinstance(dataset, Dataset):  # the rows of streams are checked as they come
+                    self.rollout_engine.check_room(dataset["perturbed_ids"], args.max_completion_length)
         self._ahead = RolloutsAhead(self.rollout_engine) if args.vllm_overlap and self.rollout_engine else None
         self._longest = args.max_completion_length
         self._make_metrics()

@@ -237,7 +237,7 @@ class TargetMaker:
         """Yields the vLLM engine or server, or None if the model answers, and frees an engine's memory at the end."""
         if self.server is not None:
             name = get_config_model_id(model.config)
-            yield server_of_one(self.server, name, SERVER_SECONDS, self.generation_config())
+            yield server_of_one(self.server, name, SERVER_SECONDS, self.generation_config(), model.config)
             return
         if not self.args.use_vllm:
             yield None

@@ -6,10 +6,9 @@ import pytest
 import torch
 from peft import PromptTuningConfig, get_peft_model
 from tokenizers import AddedToken
-from transformers import LlamaForCausalLM
 
 from tests.helpers.chats import user
-from tests.helpers.models import make_model, make_sentencepiece_tokenizer, make_tokenizer
+from tests.helpers.models import make_model, make_sentencepiece_tokenizer, make_tokenizer, with_rope
 from trl_consistency.data.choices import choices_in
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.data.thinking import THINKING_MARKERS
@@ -406,15 +405,6 @@ def test_an_answer_that_runs_beyond_the_context_is_cut(monkeypatch):
         model.config.max_position_embeddings = len(rows[0]["perturbed_ids"]) + len(said) + room
         clean, perturbed = answer_pairs(model, tokenizer, rows, AnswerOptions(8, progress=False))
         assert (clean[0].is_cut, perturbed[0].is_cut) == (False, is_cut)
-
-
-def with_rope(kind, limit):
-    config = make_model("llama").config
-    factors = {"short_factor": [1.0] * 4, "long_factor": [4.0] * 4} if kind == "longrope" else {"factor": 2.0}
-    config.rope_parameters = {
-        "rope_type": kind, "rope_theta": 10_000.0, "original_max_position_embeddings": limit, **factors,
-    }  # fmt: skip
-    return LlamaForCausalLM(config)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from ...generation.targets import Engine, generate_targets
 from ...log import get_logger
 from ...models.adapter_checks import check_no_other_adapter, warn_of_adapter
 from ...models.checks import context_of
-from ...passes.rope import say_positions
+from ...rope import say_positions
 from ..rendered_rows import check_unchanged
 from .choices import ANSWER_PREFIX, CHOICE_PREFIX, LetterScorer, offered_letters
 from .replies import after_thinking, call_tokens, check_markers

@@ -32,7 +32,7 @@ from ...data.text import UNSPACED
 from ...data.thinking import has_thought, other_thought
 from ...errors import ConsistencyError, InvalidPairsError, one_line
 from ...log import get_logger
-from ...passes.rope import limit_of_rope, say_positions
+from ...rope import limit_of_rope, say_positions
 from .manifest import STREAMED_ROWS
 
 

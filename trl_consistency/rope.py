@@ -1,9 +1,11 @@
 """Rotary positions that depend on the longest row of a pass, so that rows of a batch change each other's."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+
+from .errors import ConsistencyError
 
 
 def rope_of_length(config: Any) -> str | None:
@@ -39,6 +41,35 @@ def say_positions(lengths: Sequence[int], config: Any, what: str = "row", reply:
         f"{beyond.sum()} of {len(found)} {what}(s) have more than {limit} tokens{with_reply}. Beyond that, this model uses other positions "
         f"({kind}). The longest {what} of a batch decides for all of them, so one may get other positions in a batch than alone."
     )
+
+
+def check_engine_positions(
+    config: Any, context: int | None, prompts: Iterable[Sequence[int]], max_tokens: int, whose: str = ""
+) -> None:
+    """
+    Raises [`ConsistencyError`] where vLLM would give a prompt other positions than the model has for it alone.
+
+    The positions of an engine depend on nothing that is asked of it. With `longrope` they are those of long texts for all prompts if its
+    `context` is longer than the limit. With `dynamic` they are those of texts within the limit.
+    """
+    kind = rope_of_length(config)
+    if kind is None:
+        return
+    limit, lengths = limit_of_rope(config), [len(ids) for ids in prompts]
+    if kind == "longrope":
+        if context is None or context <= limit:  # which has no room for longer texts
+            return
+        wrong = [length for length in lengths if length <= limit]
+        way_out = f"Leave `vllm_max_model_length` out, and the prompts that have no room within {limit} tokens"
+    else:
+        wrong = [length for length in lengths if length + max_tokens > limit]
+        way_out = f"Leave out the prompts that have no room within {limit} tokens"
+    if wrong:
+        raise ConsistencyError(
+            f"vLLM answers{whose} with wrong positions: this model ({kind}) has others beyond {limit} tokens, and an engine with a "
+            f"context of {context} has one kind for all prompts. {len(wrong)} of {len(lengths)} prompts of a batch, such as one with "
+            f"{wrong[0]} tokens, would get the other kind. {way_out}, with answers of up to {max_tokens}, or use transformers."
+        )
 
 
 def _part_of_length(config: Any) -> dict[str, Any] | None:
