@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from peft import IA3Config, LoraConfig, get_peft_model
+from peft.helpers import rescale_adapter_scale
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, TrainerCallback
 
@@ -432,6 +433,32 @@ def test_rollouts_after_an_evaluation_are_those_of_the_trained_weights(every, co
     ]
     assert len(told) == 3
     assert max(told) < 1e-4
+
+
+@pytest.mark.parametrize("sync", ["adapter", "weights"])
+def test_an_adapter_of_another_scale_within_a_step(colocated, tmp_path, model_dir, sync):  # noqa: F811
+    """The engine went on with the full adapter."""
+    trainer = make_trainer(tmp_path, str(model_dir), lora(), vllm_sync=sync)
+    moved(trainer.model, scale=0.2)
+    engine, prompts = trainer.rollout_engine, [[5, 6, 7], [8, 9]]
+
+    def log_probs():
+        completions, told = engine(prompts, 0, 6)
+        with torch.no_grad():
+            scored = [
+                trainer.model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1].log_softmax(-1)
+                for prompt, ids in zip(prompts, completions, strict=True)
+            ]
+        here = [row[range(len(ids)), ids] for row, ids in zip(scored, completions, strict=True)]
+        return torch.cat(here), torch.tensor([value for row in told for value in row])
+
+    trainer.model.eval()
+    for scale in (1.0, 0.25, -1.0):
+        with rescale_adapter_scale(trainer.model, scale):
+            here, told = log_probs()
+        torch.testing.assert_close(told, here, rtol=0, atol=1e-4)
+    here, told = log_probs()
+    torch.testing.assert_close(told, here, rtol=0, atol=1e-4)
 
 
 class Averaged(TrainerCallback):

@@ -26,7 +26,6 @@ from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError, one_line
 from ..generation.server_requests import NO_PENALTIES, BoundedClient
 from ..generation.vllm_engine import check_llm, check_room
-from ..models.adapter_checks import is_adapter_off
 from ..passes.blocks import base_model
 from ..passes.reference import trained_checksum
 from ..upstream import extra_engine_options, load_vllm_generation, vllm_options
@@ -40,7 +39,7 @@ from .adapter_sync import (
 )
 from .loss import importance_weights
 from .origin import OriginCheck, can_check, samples_all
-from .policy_weights import has_adapter, policy_weights, write_base
+from .policy_weights import ADAPTERS, has_adapter, policy_weights, write_base
 from .vllm_checks import check_policy
 
 
@@ -111,8 +110,8 @@ class RolloutEngine:
                 },
             )
         self._generation.model = model
-        # The step of the policy that the engine has, whether its adapter is off, and the checksum of its weights
-        self._synced: tuple[int, bool, int] | None = None
+        # The step of the policy that the engine has, how its adapters act, and the checksum of its weights
+        self._synced: tuple[int, list[Any], int] | None = None
         self.in_background: Future[Any] | None = None  # rollouts that are being sampled
         self.report: dict[str, float] = {}
         self._adapter_sync: AdapterSync | None = None
@@ -220,10 +219,11 @@ class RolloutEngine:
         """
         Sends the policy to the engine, unless it has that of this `step` already. Waits until the engine is free.
 
-        Within a step the weights may change, too: averaging optimizers and callbacks put others in for an evaluation.
+        Within a step the weights may change, too: averaging optimizers and callbacks put others in for an evaluation. So may the scale
+        of an adapter.
         """
         self._wait()
-        policy = step, is_adapter_off(self._model), trained_checksum(self._model)
+        policy = step, _actions(self._model), trained_checksum(self._model)
         if policy != self._synced:
             self._send(step)
             self._synced = policy
@@ -284,6 +284,14 @@ def shared_randomness(accelerator: Accelerator, size: int) -> Iterator[None]:
         torch.manual_seed(seed)
         np.random.seed(seed)
         yield
+
+
+def _actions(model: nn.Module) -> list[Any]:
+    """Returns, of each layer of PEFT, whether it is off, its active adapters, and their scales."""
+    layers: list[Any] = [module for module in model.modules() if isinstance(module, ADAPTERS)]
+    return [
+        (layer.disable_adapters, list(layer.active_adapters), dict(getattr(layer, "scaling", {}))) for layer in layers
+    ]
 
 
 def sends_adapter_alone(model: nn.Module, args: OnPolicyConsistencyConfig) -> bool:
