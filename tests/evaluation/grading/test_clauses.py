@@ -47,6 +47,7 @@ def test_only_a_part_that_answers_the_question_decides_between_two(text, named):
         ("What does a rain gauge measure?", "A rain-gauge measures rain.", ["rain"]),
         ("What does a rain gauge measure?", "It measures rain, gauges time.", ["rain", "time"]),
         ("In which state is Time Springs?", "Time Springs is in Rain.", ["rain"]),
+        ("What does a rain time gauge measure?", "A rain time gauge measures rain.", ["rain"]),
     ],
 )
 def test_what_repeats_the_question_is_no_answer(question, text, named):

@@ -382,16 +382,22 @@ def _is_asked(text: str, match: re.Match[str], before: str) -> bool:
     return bool(_ASKED.search(before) and _ASKED_AFTER.match(text, match.end(1), match.end(1) + _CONTEXT))
 
 
-def neighbors(question: str) -> set[tuple[str, str]]:
-    """Returns the words of a question, each with the one after it. What stands before its last sentence is a text that may answer it."""
-    words = re.findall(r"\w+", _SENTENCE_END.split(question[: question.rfind("?") + 1] or question)[-1].lower())
-    return set(pairwise(words))
+def last_asked(question: str) -> str:
+    """Returns the words of a question's last sentence, in lower case. What stands before it is a text that may answer it."""
+    return _in_words(_SENTENCE_END.split(question[: question.rfind("?") + 1] or question)[-1])
 
 
-def is_echo(text: str, match: re.Match[str], asked: set[tuple[str, str]]) -> bool:
-    """Returns whether a mention only repeats the question with the word after it: "rain" in "A rain gauge measures"."""
+def is_echo(text: str, match: re.Match[str], asked: str) -> bool:
+    """
+    Returns whether a mention only repeats words of the question, with the word after it: "rain" in "A rain gauge measures". A name of which
+    the question has the last word alone repeats nothing: "The Indian Ocean lies", of which ocean lies there.
+    """
     after = _NEXT_WORD.match(text, match.end(1))
-    return after is not None and (re.findall(r"\w+", match[1].lower())[-1], after[1].lower()) in asked
+    return after is not None and f" {_in_words(f'{match[1]} {after[1]}')} " in f" {asked} "
+
+
+def _in_words(text: str) -> str:
+    return " ".join(re.findall(r"\w+", text.lower()))
 
 
 def is_alternative(text: str, start: int) -> bool:

@@ -19,7 +19,7 @@ from .mentions import (
     is_echo,
     is_function_word,
     is_taken_up,
-    neighbors,
+    last_asked,
     standing,
     step_numbers,
     without_operands,
@@ -276,7 +276,7 @@ def _named(
     exact, own_words = set(words.values()), {words[of] for of in own if of in words}
     own_there = {of for of in own_words if of in text}
     own_there = own_there if len(own_there) > 1 else set()  # "17 - 9 = 8 died. 9 are left."
-    echoed, numbering = set() if offers(question, own) else neighbors(read(question)), step_numbers(text)
+    echoed, numbering = "" if offers(question, own) else last_asked(read(question)), step_numbers(text)
     there = [
         match
         for match in without_operands(text, re.finditer(pattern, text, flags), own_there)
