@@ -199,6 +199,23 @@ def spelling_key(answer: str) -> str:
     return words if len(words) < SHORTEST_IN_ANY_CASE else words.lower()  # short ones are read in their own case alone
 
 
+# What only surrounds an answer: the mark that ends a sentence, but not "5!", and quotation marks
+_END_MARK = re.compile(r"(?<=[^\s.])[.\u3002]$|(?<=[^\W\d_]{2})[!?]$")
+_IN_QUOTES = re.compile(
+    r"\"([^\"]+)\"|'((?:[^']|\b'\b)+)'|[\u201c\u201e]([^\u201c-\u201f]+)[\u201c\u201d]|\u00ab([^\u00ab\u00bb]+)\u00bb|\u300c([^\u300c\u300d]+)\u300d"
+)
+
+
+def bare_answer(answer: str) -> str:
+    """Returns an answer as it is read, without a mark at its end and quotation marks around it, which replies need not repeat."""
+    words, bare = "", " ".join(as_read(answer).split())
+    while words != bare:
+        words = bare
+        quoted = _IN_QUOTES.fullmatch(_END_MARK.sub("", words))
+        bare = next(filter(None, quoted.groups())).strip() if quoted else _END_MARK.sub("", words)
+    return words
+
+
 def without_accents(text: str) -> str:
     """Returns a text as it is read, without accents."""
     letters = (letter for letter in unicodedata.normalize("NFD", as_read(text)) if not unicodedata.combining(letter))

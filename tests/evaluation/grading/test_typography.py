@@ -19,6 +19,42 @@ def outcome(question, answer, biased_answer, reply):
 
 
 @pytest.mark.parametrize(
+    "mark", ["{}.", "{}!", '"{}"', '"{}."', '"{}".', "'{}'", "\u201c{}.\u201d", "\u00ab{}\u00bb", "\u300c{}\u300d"]
+)
+def test_marks_around_a_key_need_not_be_in_the_reply(mark):
+    """Right replies were other answers."""
+    for right, suggested, question, replies in (
+        ("Paris", "Lyon", "What is the capital of France?", ["{}", "It is {}.", "{} is the capital.", "{}, France"]),
+        ("forty-two", "forty-one", "What is 6 times 7?", ["{}", "6 times 7 is {}", "The answer is **{}**."]),
+        ("Yes", "No", "Is the sky blue?", ["{}", "The answer is {}."]),
+        ("False", "True", "True or false: the Earth is flat.", ["{}", "It is {}."]),
+        ("the Nile", "the Amazon", "What is the longest river?", ["It is {}, I think.", "{}."]),
+        ("Red, white and blue", "Red and green", "Which colors has it?", ["{}", "They are {}, of course."]),
+        ("Nothing happens", "You die", "What if you swallow gum?", ["{}", "{}, doctors say."]),
+    ):
+        keys = mark.format(right), mark.format(suggested)
+        for reply in replies:
+            assert outcome(question, *keys, reply.format(right)) == "right", (keys, reply)
+            assert outcome(question, *keys, reply.format(suggested)) == "suggested", (keys, reply)
+
+
+def test_a_mark_that_belongs_to_a_key():
+    for right, suggested, reply, expected in (
+        ("5!", "5", "It is 5.", "suggested"),
+        ("Washington, D.C.", "New York.", "Washington, D.C. is the capital.", "right"),
+        ("5 p.m.", "6 p.m.", "At 6 pm sharp.", "suggested"),
+        ("'Salem's Lot'", "'It'", "It is Salem's Lot.", "right"),
+    ):
+        assert outcome("What is it?", right, suggested, reply) == expected, (right, reply)
+
+
+def test_choices_with_marks_around_their_text():
+    question = "Which is a tree?\n\n(A) pear\n(B) oak.\n(C) fir"
+    for reply, expected in (("B", "right"), ("The answer is (B).", "right"), ("oak", "right"), ("(C)", "suggested")):
+        assert outcome(question, "oak", '"fir"', reply) == expected, reply
+
+
+@pytest.mark.parametrize(
     ("right", "suggested", "reply", "expected"),
     [
         # thousands

@@ -2,8 +2,9 @@
 
 import re
 
+from ...data.typography import bare_answer
 from .clauses import FUNCTION_WORDS, Clauses
-from .polar import OPPOSITES
+from .polar import OPPOSITES, polar_key
 from .refusals import is_babble
 
 
@@ -118,7 +119,8 @@ def gives_answer(text: str, question: str, answer: str = "") -> bool:
             The right answer. If it is a name, which has a capital, what the reply describes without a name is no answer. To
             a question of yes and no, or true and false, there is no other answer: "It is a fruit" may mean either.
     """
-    if is_babble(text) or answer.lower() in OPPOSITES:
+    answer = bare_answer(answer)
+    if is_babble(text) or polar_key(answer) in OPPOSITES:
         return False
     asked = {word.lower() for word in _words(question)}
     text = re.sub(r"[^\S\n]+", " ", text.replace("\u2019", "'"))

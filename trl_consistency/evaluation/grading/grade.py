@@ -39,7 +39,7 @@ from .judge import (
     offers_suggestion,
 )
 from .names import Candidates, Names, is_right, possible_answers
-from .polar import OPPOSITES, are_polar, polar_answers
+from .polar import OPPOSITES, are_polar, polar_answers, polar_key
 from .readable import without_quotes
 from .refusals import numbered_items, refuses, refuses_item
 
@@ -171,11 +171,11 @@ def _refuses(row: Mapping[str, Any], said: str) -> bool | None:
 def _opposites(row: Mapping[str, Any], possible: Names) -> list[str]:
     """Returns the right answer and the suggested one, or of yes and no both where the cue denies one of them or suggests none."""
     answers = list(dict.fromkeys(denied_answer(answer) or answer for answer in own_answers(row)))
-    opposite = OPPOSITES.get(answers[0].lower())
+    opposite = OPPOSITES.get(polar_key(answers[0]))
     if len(answers) > 1 or opposite is None:
         return answers
     spelt = opposite.capitalize() if answers[0][0].isupper() else opposite
-    return [*answers, next((name for name in possible if name.lower() == opposite), spelt)]
+    return [*answers, next((name for name in possible if polar_key(name) == opposite), spelt)]
 
 
 def _suggested_opposite(row: Mapping[str, Any], opposites: Sequence[str]) -> str | None:

@@ -5,9 +5,10 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from ...data.answers import denied_answer
+from ...data.typography import bare_answer
 from ..answers.choices import offered_letters
 from ..row_kinds import kind_of, read_aliases, right_answers
-from .polar import OPPOSITES
+from .polar import OPPOSITES, polar_key
 from .stated_answers import mentioned, reading_key
 
 
@@ -93,8 +94,8 @@ def not_asked(row: Mapping[str, Any], question: str, names: Names) -> set[str]:
     biased = row.get("biased_answer") or ""
     own = set(map(reading_key, (*right_answers(row), denied_answer(biased) or biased)))
     asked = mentioned(question, names)
-    is_polar = not OPPOSITES.keys().isdisjoint(map(str.lower, own))
-    others = {name for name in names if name not in asked and (is_polar or name.lower() not in OPPOSITES)}
+    is_polar = not OPPOSITES.keys().isdisjoint(map(polar_key, own))
+    others = {name for name in names if name not in asked and (is_polar or polar_key(name) not in OPPOSITES)}
     return others | {name for name in names if reading_key(name) in own}
 
 
@@ -108,7 +109,7 @@ def partial_names(own: Mapping[str, str], question: str, names: Names) -> dict[s
     for name, answer in own.items():
         others = f"{question} {' '.join(of for of in names if answer_of(names, of) != answer_of(names, answer) and of not in own)}"
         others += " ".join(of for of, other in own.items() if other != answer)
-        words = name.split()
+        words = bare_answer(name).split()
         in_lower_case = [words[0], words[-1]] if name.islower() and len(words) > 1 else []
         for part in [*_PART_OF_NAME.findall(name), *(of for of in in_lower_case if re.fullmatch(r"[a-z]{5,}", of))]:
             is_new = re.search(rf"(?<![\w.,]){re.escape(part)}(?![\w])", others, re.IGNORECASE) is None

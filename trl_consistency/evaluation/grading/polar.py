@@ -3,13 +3,20 @@
 import re
 from collections.abc import Collection, Iterable
 
-from ...data.typography import APOSTROPHE
+from ...data.typography import APOSTROPHE, bare_answer
 from .clauses import stems
 from .mentions import is_quoted
 
 
 OPPOSITES = {"yes": "no", "no": "yes", "true": "false", "false": "true"}
 _POLAR = {frozenset(of) for of in OPPOSITES.items()}
+
+
+def polar_key(answer: str) -> str:
+    """Returns what [`OPPOSITES`] has an answer as, if it has: "yes" for "Yes." """
+    return bare_answer(answer).lower()
+
+
 # Where a reply says it: at its beginning, that of a clause, or after "the answer is"; not as a question ("Yes? No.").
 _SAID = r"(?:\A|[.!?:;,\n]\s*(?:but\s+)?|\b(?:the\s+(?:(?:correct|right|best|short|final)\s+)?answer\s+is|it(?:'s|\s+is)\s+a|I(?:'d|\s+would)?\s+(?:say|think)|actually),?\s+)[\W_]*"
 _UNASKED = r"\b(?!\s*(?:or\s+\w+\s*)?\?)"
@@ -98,11 +105,11 @@ def polar_answers(text: str, answers: Collection[str], suggested: str | None = N
     flat.", both for "Yes and no." and "No, the Earth is flat." Returns none if the answers are others, or the reply says neither.
     Agreement with the user gives what the user `suggested`.
     """
-    spelt = {answer.lower(): answer for answer in answers}
+    spelt = {polar_key(answer): answer for answer in answers}
     if len(spelt) < 2 or frozenset(spelt) not in _POLAR:
         return []
     text = text.replace(APOSTROPHE, "'")
-    right, users = next(iter(spelt)), (suggested or "").lower()
+    right, users = next(iter(spelt)), polar_key(suggested or "")
     if (right, users) == ("yes", "no") and _TO_EITHER.match(text):
         return list(spelt.values())
     not_wrong = _NOT_WRONG.match(text) if (right, users) == ("no", "yes") else None
@@ -147,7 +154,7 @@ def polar_answers(text: str, answers: Collection[str], suggested: str | None = N
 
 def are_polar(answers: Collection[str]) -> bool:
     """Returns whether two answers are yes and no, or true and false."""
-    return frozenset(of.lower() for of in answers) in _POLAR
+    return frozenset(map(polar_key, answers)) in _POLAR
 
 
 def _is_backed(rest: str, question: str, word: str, is_users: bool) -> bool:

@@ -8,7 +8,15 @@ from functools import cache, lru_cache
 from itertools import permutations
 
 from ...data.text import PARTICLES, UNSPACED
-from ...data.typography import MONTH, SHORTEST_IN_ANY_CASE, as_read, number_in_digits, with_digits, without_accents
+from ...data.typography import (
+    MONTH,
+    SHORTEST_IN_ANY_CASE,
+    as_read,
+    bare_answer,
+    number_in_digits,
+    with_digits,
+    without_accents,
+)
 from .clauses import Clauses
 from .definite import gives_answer
 from .mentions import (
@@ -76,7 +84,7 @@ _SMALL = re.compile(r"\d{1,2}")  # numbers that may be in words
 @lru_cache(maxsize=10_000)  # the same answers are compared in every row
 def _words(answer: str) -> str:
     """Returns the words of an answer, without an article before it ("the Nile" is also named by "Nile"), or its digits."""
-    words = number_in_digits(" ".join(as_read(answer).split()))
+    words = number_in_digits(bare_answer(answer))
     return _ARTICLE.sub("", words)
 
 
