@@ -6,6 +6,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from functools import lru_cache
 
+from .markup import plain_markup
 from .text import normalized
 
 
@@ -15,7 +16,7 @@ APOSTROPHE = "\u2019"  # as print has it
 # Widths and subscripts of letters, digits and marks; dashes within words and numbers; quotes; what has no width.
 _LETTERS: dict[int, int | str] = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
 _LETTERS |= {0x2080 + digit: str(digit) for digit in range(10)}
-_LETTERS |= {0xB2: "^2", 0xB3: "^3"}  # "r\u00b2"
+_LETTERS |= {0x2103: "\u00b0C", 0x2109: "\u00b0F"}
 _LETTERS |= dict.fromkeys(map(ord, "\u2018\u2019\u02bc"), "'") | dict.fromkeys(map(ord, "\u2010\u2011\u2212"), "-")
 _LETTERS |= dict.fromkeys(map(ord, "\u00ad\u200b\u2060\ufeff"), "")
 
@@ -77,9 +78,8 @@ _RESULT = r"[^.!?\n]{0,40}(?:[=:\u2192]|\b(?:is|equals?|gives?|makes?|gets?|so)\
 
 # Notations of numbers, each with the plain one
 _NUMBERS_WRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
-    # "70{,}000", "70,\\!000", "70'000"; "75\\%"; a minus as a dash
+    # "70{,}000", "70,\\!000", "70'000"; a minus as a dash
     (re.compile(r"(?<=\d)(?:\{,\}|,\\!|\\,|['\u2019])(?=\d{3}(?!\d))"), ","),
-    (re.compile(r"(?<=\d)\s?\\%"), "%"),
     (re.compile(rf"(^|[=:($*{{]\s?|{_BEFORE_MINUS})\u2013(?=\d)", re.MULTILINE | re.IGNORECASE), r"\1-"),
     # "three and a half", "two million"; not "a hundred and one million"
     (
@@ -97,6 +97,11 @@ _NUMBERS_WRITTEN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], s
             rf"\1.{digits}",
         )
         for half, sign, digits in (("1/2", "\u00bd", "5"), ("1/4", "\u00bc", "25"), ("3/4", "\u00be", "75"))
+    ),
+    # "\u00be", "2\u2153"
+    (
+        re.compile(r"(\d?)\s?([\u00bc-\u00be\u2150-\u215e])"),
+        lambda of: f"{of[1]}{' ' if of[1] else ''}{unicodedata.normalize('NFKC', of[2])}".replace("\u2044", "/"),
     ),
     # "2.5 million"; not "5 thousand three hundred". "5 million, 3 million more" are two numbers.
     (
@@ -129,12 +134,14 @@ _REWRITTEN = (
     ),
     (re.compile(rf"({_BEFORE_MINUS}|\A[*_(\"]+|[.!?]\s)minus\s+(?=\d)", re.IGNORECASE), r"\1-"),
     # r^{2}
-    (re.compile(r"\^\{(\d+)\}"), r"^\1"),
+    (re.compile(r"\^\{(-?\w+)\}"), r"^\1"),
     # 40 degrees below zero
     (
         re.compile(r"(?<![\w.,-])(?=\d)([\d.,]*\d(?:\s?\u00b0|\s+degrees)?)(?=\s+below\s+zero\b)", re.IGNORECASE),
         r"-\1",
     ),
+    (re.compile(r"(?<=\d)\s?\u00ba(?=\s?[CF]\b)"), "\u00b0"),  # the sign of an ordinal, as in "100\u00baC"
+    (re.compile(r"(?<=\d)\s?pi\b", re.IGNORECASE), "\u03c0"),
     (re.compile(r"(?<=\d)\s*(?:%|per\s?cent\b)", re.IGNORECASE), "%"),
     (re.compile(r"(?<=\d)\s*(?:\u00b0|degrees?)\s*(?:C|Celsius|centigrade)\b", re.IGNORECASE), "\u00b0C"),
     (re.compile(r"(?<=\d)\s*(?:\u00b0|degrees?)\s*(?:F|Fahrenheit)\b", re.IGNORECASE), "\u00b0F"),
@@ -156,7 +163,7 @@ _REWRITTEN = (
 )
 
 # Most answers have none of these.
-_REWRITABLE = re.compile(rf"[\d~_]|\b(?:half|of (?:{MONTH})|{'|'.join(_MAGNITUDES)})\b", re.IGNORECASE)
+_REWRITABLE = re.compile(rf"[\d~_\\]|sqrt|\b(?:half|of (?:{MONTH})|{'|'.join(_MAGNITUDES)})\b", re.IGNORECASE)
 
 _LARGE = r"(?:hundred|thousand|million|billion|trillion)\b"
 _NUMBER = re.compile(
@@ -174,6 +181,7 @@ _NUMBERS_IN_WORDS = re.compile(rf"({_LONGER.pattern})|{_NUMBER.pattern}", re.IGN
 
 def plain_numbers(text: str) -> str:
     """Returns a text with its numbers in plain notation: "3.5" for "3 1/2", "26000000" for "26 million", "70,000" for "70'000"."""
+    text = plain_markup(text)
     for pattern, written in _NUMBERS_WRITTEN:
         text = pattern.sub(written, text)
     return text

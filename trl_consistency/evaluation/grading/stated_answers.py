@@ -40,7 +40,7 @@ from .scripts import edged
 # "2 million", "10^9" and "2 / 3". Scripts without spaces have no such edges: "法国的首都是巴黎。"
 _OTHER_SCRIPT = re.compile(f"[{UNSPACED}{PARTICLES}]")
 _LARGE = r"(?<=\d)\s?(?:hundred|thousand|million|billion|trillion)\b"
-_BEFORE = r"(?<![\w-])(?<!\d[.,])(?!(?<=\d[/:+^])\d)(?!(?<=\*\*)(?<=\d\*\*)\d)"
+_BEFORE = r"(?<![\w\u221a\u221b\u221c-])(?<!\d[.,])(?!(?<=\d[/:+^])\d)(?!(?<=\*\*)(?<=\d\*\*)\d)"
 _AFTER = rf"(?!\w|-\w|[.,]\d|[+#]|\s?\^\s?\d|(?<=\d)(?:[/:]|\*\*|\s/\s|\s(?:and\s)?\d+/)\d|(?<=\d),?\s(?:and\s)?\d+\scents?\b|{_LARGE})"
 # What makes a quantity another one: "3 hours and 30 minutes", "3 hours and a half", "3x squared", "9.8 m/s/s"
 _GOES_ON = (
@@ -209,7 +209,7 @@ def _loose(words: str, text: str, known: Collection[str]) -> str:
         in_words = {"0": r"|\bnone\b|\bzero\b|\b(?:has|have|with)\s+no\b", "1": r"|\b(?:one|a\s+single)\b"}.get(
             number[1], ""
         )
-        return rf"(?<!\d)(?<!\d[.,]){re.escape(number[1])}(?!\d|[.,]\d){in_words}"
+        return rf"(?<![\d\u221a\u221b\u221c])(?<!\d[.,]){re.escape(number[1])}(?!\d|[.,]\d){in_words}"
     if len(words) < SHORTEST_IN_ANY_CASE or not _LETTER.search(words):
         return ""
     stem = (re.escape(words[:-1]) + "(?:y|ies)" if words.endswith("y") else re.escape(words)).replace("'", "'?")
