@@ -5,11 +5,12 @@ import os
 import pytest
 import torch
 from peft import LoraConfig
+from transformers import AutoModelForCausalLM
 
 from tests.helpers.on_policy import moved, uneven_pairs
 from tests.helpers.vllm_stand_in import served  # noqa: F401
 from tests.rollouts.test_adapter_sync import lora, make_trainer
-from tests.rollouts.test_vllm_engine import make_nf4, merged, mismatches
+from tests.rollouts.test_vllm_engine import adapted, make_nf4, merged, mismatches
 from trl_consistency import ConsistencyError
 
 
@@ -98,6 +99,24 @@ def test_a_server_is_not_asked_for_what_is_not_used(served, tmp_path, model_dir)
     trainer.train()
     assert trainer.state.global_step == 1
     assert all(body["logprobs"] is None for path, body in served.requests if path == "/v1/completions")
+
+
+def test_weights_of_tokens_whose_probabilities_nothing_checks(served, tmp_path, model_dir):  # noqa: F811
+    """A server may tell the probabilities before the temperature. A server of adapters does not say so, and only the check shows it."""
+    own = {"loss_type": "policy_gradient", "vllm_check_every": 0, "temperature": 0.8, "loss_temperature": 0.8}
+    said = r"`vllm_check_every: 0` is not available with `policy_gradient` at the temperature 0\.8"
+    with pytest.raises(ConsistencyError, match=said):
+        make_trainer(tmp_path, str(model_dir), lora(), **own, **options(served))
+    with pytest.raises(ConsistencyError, match=said):
+        make_trainer(tmp_path, adapted(AutoModelForCausalLM.from_pretrained(model_dir)), **own, **options(served))
+    assert not served.requests
+    for other in (
+        {"vllm_check_every": 10},
+        {"vllm_importance_sampling_correction": False},
+        {"temperature": 1.0, "loss_temperature": 1.0},
+        {"loss_type": "divergence"},
+    ):
+        assert make_trainer(tmp_path, str(model_dir), lora(), **{**own, **other}, **options(served))
 
 
 def test_options_that_vllm_does_not_have(served, tmp_path, model_dir):  # noqa: F811

@@ -124,7 +124,17 @@ def make_readable(folder: Path) -> None:
 
 
 def check_server_options(args: OnPolicyConsistencyConfig) -> None:
-    """Raises [`ConsistencyError`] if a server elsewhere could not read the adapters that are written here."""
+    """
+    Raises [`ConsistencyError`] if a server elsewhere could not read the adapters that are written here, or may tell other probabilities
+    than those with which it samples, unseen.
+    """
+    weighs = args.loss_type == "policy_gradient" and args.vllm_importance_sampling_correction
+    if weighs and args.temperature != 1 and not args.vllm_check_every:
+        raise ConsistencyError(
+            f"`vllm_check_every: 0` is not available with `policy_gradient` at the temperature {args.temperature:g} and a server that gets "
+            "the adapter: without `--logprobs-mode processed_logprobs` its probabilities would be other ones, and only the check shows it. "
+            "Leave `vllm_check_every` out, or set `vllm_importance_sampling_correction: false`."
+        )
     url = args.vllm_server_base_url
     if url is not None and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
         raise ConsistencyError(f"`vllm_server_base_url` must be like http://127.0.0.1:8000, got {url!r}.")
