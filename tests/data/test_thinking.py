@@ -3,7 +3,7 @@ import re
 import pytest
 
 from tests.helpers.models import make_tokenizer
-from trl_consistency.data.thinking import empty_thought, thought_span, thought_spans
+from trl_consistency.data.thinking import empty_thought, has_thought, thought_span, thought_spans
 
 
 @pytest.fixture(params=["tokens of their own", "plain text"])
@@ -22,7 +22,10 @@ def tokenizer(request):
         ("<think>\n\n</think>\n\nParis.", "<think>\n\n</think>\n\nParis."),
         ("Paris.<|im_end|>", "Paris.<|im_end|>"),
         ("<think>\nIs it Lyon? Or is it", ""),
-        ("<think>a</think>b <think>c</think>", "<think>\n\n</think>b <think>c</think>"),
+        ("<think>a</think>b <think>c</think> d", "<think>\n\n</think>b <think>\n\n</think> d"),
+        ("a</think>b <think>c</think><think>d</think>e", "\n</think>b <think>\n\n</think><think>\n\n</think>e"),
+        ("<think>a</think>b <think>c", ""),
+        ("<think>a</think>b </think> c", "<think>\n\n</think>b </think> c"),
     ],
 )
 def test_empty_thought(tokenizer, completion, emptied):
@@ -114,6 +117,15 @@ def test_thought_spans(tokenizer, prompt, completion, left):
     for start, end in reversed(thought_spans(prompt_ids, ids, tokenizer)):
         del kept[start:end]
     assert tokenizer.decode(kept) == left
+
+
+@pytest.mark.parametrize(
+    ("completion", "has_one"),
+    [("<think>\n</think>a <think>b</think>c", True), ("<think>\n</think>a <think>\n</think>c", False), ("a", False)],
+)
+def test_a_later_thought_is_one(tokenizer, completion, has_one):
+    ids = tokenizer(text=completion, add_special_tokens=False)["input_ids"]
+    assert has_thought([], ids, tokenizer) == has_one
 
 
 @pytest.mark.parametrize(

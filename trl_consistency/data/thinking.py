@@ -65,11 +65,11 @@ def empty_thought(
     markers: Markers = THINKING_MARKERS,
 ) -> list[int]:
     """
-    Removes the thought at the start of a completion. The markers stay, as chat templates write an empty thought. The last
-    turn of the prompt may open it, or the end of a text without turns.
+    Removes the thoughts of a completion. The markers stay, as chat templates write an empty thought. The last turn of the prompt may
+    open the first one, or the end of a text without turns.
 
-    A completion without a thought is returned unchanged. If the thought does not end, the result is empty, because
-    there is no answer.
+    A completion without a thought is returned unchanged. If a thought does not end, the result is empty, because there is no
+    answer.
     """
     opening, closing = (_find(completion_ids, marker, tokenizer) for marker in markers)
     if closing is None:
@@ -79,7 +79,13 @@ def empty_thought(
     else:
         start, before, empty = opening.start, opening.before, f"{markers[0]}\n\n{markers[1]}"
     made = tokenizer(text=f"{before}{empty}{closing.after}", add_special_tokens=False)["input_ids"]
-    return [*completion_ids[:start], *made, *completion_ids[closing.end :]]
+    rest = completion_ids[closing.end :]
+    if (later := _find(rest, markers[0], tokenizer)) is not None:
+        emptied = empty_thought([], rest[later.start :], tokenizer, markers)
+        if not emptied:
+            return []
+        rest = [*rest[: later.start], *emptied]
+    return [*completion_ids[:start], *made, *rest]
 
 
 def thought_span(
@@ -132,10 +138,12 @@ def has_thought(
     markers: Markers = THINKING_MARKERS,
 ) -> bool:
     """Whether a completion has a thought that is not empty, which [`empty_thought`] would empty."""
-    start, end = thought_span(prompt_ids, completion_ids, tokenizer, markers)
     opening, closing = markers
     # The tokens at its ends may hold text beside it.
-    return bool(tokenizer.decode(completion_ids[start:end]).partition(closing)[0].rpartition(opening)[2].strip())
+    return any(
+        tokenizer.decode(completion_ids[start:end]).partition(closing)[0].rpartition(opening)[2].strip()
+        for start, end in thought_spans(prompt_ids, completion_ids, tokenizer, markers)
+    )
 
 
 def leaves_thought_open(
