@@ -32,6 +32,7 @@ from .mentions import (
     step_numbers,
     without_operands,
 )
+from .quantities import amount_of, quantity_pattern, short_form
 from .scripts import edged
 
 
@@ -47,6 +48,7 @@ _GOES_ON = (
     r"(?!\s?/\s?\w|\s+(?:per\s+\w|squared\b|cubed\b)|,?\s+(?:and\s+)?\d[\d.,]*\s?(?:minutes?|mins?|seconds?|sec|inch(?:es)?|cents?|months?|days?|weeks?|"
     r"hours?|ounces?|oz|feet|cm|mm|g|m)\b|,?\s+and\s+(?:an?|one)[\s-](?:half|quarter|third)\b)"
 )
+_NO_CENTS = r"(?!,?\s(?:and\s)?\d+\scents?\b)"
 
 # Words joined by hyphens, and one of the hyphens between letters in a regular expression.
 _HYPHENATED = re.compile(r"(?<![\w-])[^\W\d_]+(?:-[^\W\d_]+)+(?![\w-])")
@@ -84,7 +86,7 @@ _SMALL = re.compile(r"\d{1,2}")  # numbers that may be in words
 @lru_cache(maxsize=10_000)  # the same answers are compared in every row
 def _words(answer: str) -> str:
     """Returns the words of an answer, without an article before it ("the Nile" is also named by "Nile"), or its digits."""
-    words = number_in_digits(bare_answer(answer))
+    words = short_form(number_in_digits(bare_answer(answer)))
     return _ARTICLE.sub("", words)
 
 
@@ -170,8 +172,8 @@ def mentioned(text: str, answers: Iterable[str]) -> set[str]:
     for answer in answers:
         words = _words(answer)
         flags = re.IGNORECASE if len(words) >= SHORTEST_IN_ANY_CASE else 0
-        is_part = words.lower() in text.lower()  # tells quickly
-        if is_part and re.search(_whole(edged(words, re.escape(words)), text), text, flags):
+        is_part = amount_of(words).lower() in text.lower()  # tells quickly
+        if is_part and re.search(_whole(_exactly(words), text), text, flags):
             found.add(answer)
     return found
 
@@ -185,9 +187,7 @@ def hints_at(text: str, names: Iterable[str], besides: str) -> bool:
     written, plain = with_digits(as_read(text)), with_digits(without_accents(text))
     names = set(names)
     known = {_words(without_accents(name)) for name in names}
-    exact = sum(
-        len(re.findall(_whole(edged(of, re.escape(of)), written), written)) for of in map(_words, map(as_read, names))
-    )
+    exact = sum(len(re.findall(_whole(_exactly(of), written), written)) for of in map(_words, map(as_read, names)))
     for words in known:
         pattern = _loose(words, plain, known)
         if not pattern or re.search(pattern, without_accents(besides), re.IGNORECASE):
@@ -205,7 +205,7 @@ def _loose(words: str, text: str, known: Collection[str]) -> str:
         return rf"\${cents / 100:g}(?![\d.]*\d)|(?<![\d.,]){cents}\s?(?:cents?\b|\u00a2)".replace("$0.", r"$0\.")
     if date := _DATE.fullmatch(words):
         return rf"\b{re.escape(words)}\b|\b{date[1]}(?:st|nd|rd|th)\b|\b{as_read(date[1] + 'th')}\b"
-    if number := re.fullmatch(r"\$?(\d[\d.,]*)(?:\s?[^\W\d_%]+|%)?", words):
+    if number := re.fullmatch(r"[$\u20ac\u00a3]?(\d[\d.,]*)(?:\s?[^\W\d_%]+|%)?", words):
         in_words = {"0": r"|\bnone\b|\bzero\b|\b(?:has|have|with)\s+no\b", "1": r"|\b(?:one|a\s+single)\b"}.get(
             number[1], ""
         )
@@ -302,7 +302,7 @@ def _named(
 
     whole = [match for match in there if name_of(match[1]) not in partial]
     found = [match for match in whole if not clauses.is_elsewhere(match.start(1), match[1])]
-    of_row = [match for match in whole if match not in found and match[1] in own_words]
+    of_row = [match for match in whole if match not in found and words[name_of(match[1])] in own_words]
     answers = {**partial, **(own if isinstance(own, Mapping) else {name: name for name in own})}
     said = given(text, found, of_row)
     rivals = {  # what no words take back, of the row's own answers
@@ -441,6 +441,8 @@ def _pattern_of_item(words: str) -> str:
     Returns a regular expression of words, each of which may begin with a capital. Hyphens may be missing, or stand in place of
     spaces, and a number touch its unit.
     """
+    if quantity_pattern(words):
+        return _exactly(words)
     if quantity := _QUANTITY.fullmatch(words):
         return rf"{re.escape(quantity[1])}[\s-]?{re.escape(quantity[2])}{_AFTER}{_GOES_ON}"
     pattern = _HYPHEN.sub(r"(?:\\s+|-)?", r"(?:\s+|-)".join(map(_pattern_of_word, words.split(" "))))
@@ -448,6 +450,14 @@ def _pattern_of_item(words: str) -> str:
     pattern = re.sub(r"(?<=[A-Z])\\\.(?=[A-Z]\\\.)", r"\\.?\\s?", pattern)  # "J. K. Rowling"
     pattern = edged(words, re.sub(r"(?<=[A-Z])\\\.(?!\?)", r"\\.?", pattern))
     return pattern + _GOES_ON if _OF_UNITS.match(words) else pattern
+
+
+def _exactly(words: str) -> str:
+    """Returns a regular expression of words as they are, or of all forms of a quantity."""
+    quantity = quantity_pattern(words)
+    if quantity is None:
+        return edged(words, re.escape(words))
+    return rf"{quantity}{_AFTER}{_GOES_ON if words[0].isdigit() or words[0] == '-' else _NO_CENTS}"
 
 
 def _pattern_of_word(word: str) -> str:
@@ -460,7 +470,7 @@ def _pattern_of_word(word: str) -> str:
 @lru_cache(maxsize=10_000)
 def _squeezed_items(answer: str) -> list[str]:
     words = _words(answer)
-    items = _items(words)
+    items = _items(amount_of(words))
     return list(map(_squeezed, items if len(items) <= MOST_ITEMS else [words]))
 
 

@@ -1,0 +1,81 @@
+"""Quantities with a unit, which have many forms: "5 km" and "five kilometers", "$20" and "20 dollars"."""
+
+import re
+
+
+_METER, _GRAM, _LITER = r"met(?:er|re)s?", r"gram(?:me)?s?", r"lit(?:er|re)s?"
+_PER_HOUR = r"(?:\s?/\s?h(?:r|our)?|\s(?:per|an)\shour)"
+# Each unit in its short form, and its other forms
+_UNITS = {
+    "km/h": rf"(?:km|kilo{_METER}){_PER_HOUR}|kph|kmh",
+    "mph": rf"(?:mi|miles?){_PER_HOUR}",
+    "m/s": rf"(?:m|{_METER})(?:\s?/\s?s(?:ec)?|\sper\ssecond)",
+    "km": rf"kilo{_METER}",
+    "cm": rf"centi{_METER}",
+    "mm": rf"milli{_METER}",
+    "m": _METER,
+    "kg": rf"kilo{_GRAM}|kilos?",
+    "mg": rf"milli{_GRAM}",
+    "g": _GRAM,
+    "ml": rf"mL|milli{_LITER}",
+    "l": rf"L|{_LITER}",
+    "mi": "miles?",
+    "ft": "foot|feet",
+    "lb": "lbs|pounds?",
+    "oz": "ounces?",
+    "h": "hours?|hrs?",
+    "min": "minutes?|mins",
+    "s": "seconds?|secs?",
+    "V": "volts?",
+    "W": "watts?",
+    "J": "joules?",
+    "N": "newtons?",
+    "Hz": "hertz",
+}
+_OF_UNIT = {unit: re.compile(f"{re.escape(unit)}|{forms}") for unit, forms in _UNITS.items()}
+# Money has its sign before the number, after it, or in words.
+_CURRENCIES = {
+    "$": ("US ?[$]|USD ?", "US ?[$]|[$]|(?:U[.]?S[.]? )?dollars?|USD|bucks"),
+    "\u20ac": ("EUR ?", "\u20ac|euros?|EUR"),
+    "\u00a3": ("GBP ?", "\u00a3|pounds?(?: sterling)?|GBP"),
+    "\u00a5": ("JPY ?", "\u00a5|yen|JPY"),
+    "\u20b9": ("INR ?|Rs[.]? ?", "\u20b9|rupees?|INR"),
+}
+_AMOUNT = r"(-?\d[\d.]*)"
+_QUANTITY = re.compile(rf"{_AMOUNT}[\s-]?(\D+)")
+_MONEY = {
+    sign: re.compile(rf"(?:{re.escape(sign)}|{before})\s?{_AMOUNT}|{_AMOUNT}\s?(?:{after})")
+    for sign, (before, after) in _CURRENCIES.items()
+}
+
+
+def short_form(words: str) -> str:
+    """Returns a quantity with its unit in short form, "5 km" for "5 kilometers" and "$20" for "20 dollars"; other words as they are."""
+    if (found := _QUANTITY.fullmatch(words)) and (unit := _unit(found[2])):
+        return f"{found[1]} {unit}"
+    for sign, pattern in _MONEY.items():
+        if found := pattern.fullmatch(words):
+            return f"{sign}{found[1] or found[2]}"
+    return words
+
+
+def quantity_pattern(words: str) -> str | None:
+    """Returns a regular expression of the forms of a quantity in its short form, None for other words."""
+    if (sign := words[:1]) in _CURRENCIES and re.fullmatch(_AMOUNT, words[1:]):
+        before, after = _CURRENCIES[sign]
+        amount = re.escape(words[1:])
+        # "$20 dollars" is one amount.
+        return rf"(?:(?:{re.escape(sign)}|{before})\s?{amount}(?:[\s-]?(?:{after}))?|{amount}[\s-]?(?:{after}))"
+    found = _QUANTITY.fullmatch(words)
+    if found is None or found[2] not in _UNITS:
+        return None
+    return rf"{re.escape(found[1])}[\s-]?(?:{re.escape(found[2])}|{_UNITS[found[2]]})"
+
+
+def amount_of(words: str) -> str:
+    """Returns the number of a quantity in its short form, which all its forms have, or the words as they are."""
+    return words if quantity_pattern(words) is None else re.sub(r"[^\d.-]", "", words)
+
+
+def _unit(words: str) -> str | None:
+    return next((unit for unit, forms in _OF_UNIT.items() if forms.fullmatch(words)), None)
