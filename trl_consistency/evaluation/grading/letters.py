@@ -5,6 +5,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 
 from ...data.typography import APOSTROPHE
+from .clauses import stems
 from .mentions import agrees, given, is_conceded, is_denied, is_quoted
 from .stated_answers import hints_at, mentioned
 
@@ -88,6 +89,17 @@ _SAID_OF_IT = re.compile(
     r"[)*_]*(?:\?|,\s+as\b|\s+\((?:your|the|a)\b|\s+(?:is|was|isn't|wasn't|does|doesn't|did|didn't)\b"
     r"(?!\s+(?:indeed\s+|clearly\s+)?(?:the\s+)?(?:correct|right|best|answer)\b))"
 )
+# What makes a letter in brackets the subject of a sentence: "(A) describes a root", "(A) might fit"; and what is said of the one that is chosen
+_SUBJECT = re.compile(
+    r"[)\]*_`\"']*\)[*_`\"']*\s+(?:also\s+|only\s+|\w+ly\s+)?(?P<verb>might|may|can|could|would|should|must|will|"
+    r"(?!(?:is|was|as|thus|this|its|yes|plus|unless|perhaps|always|besides)\b)[a-z]+(?<!s)s)\b[^.!?\n]*"
+)
+_SAID_OF_CHOSEN = re.compile(
+    r"\b(?:right|correct(?:ly)?|best|better|true|sense|answers?|choice|fits?|matches|states|says)\b"
+)
+_SAID_BEFORE_ANOTHER = re.compile(r"\b(?:but|however|not|might|may|could|if|more|than|never|rather)\b|n't\b")
+# "(A): no, that is a root", "(A) - this is a root, so no"
+_NO_BEHIND = re.compile(r"[)\]*_`\"']*(?::|\s[-\u2013\u2014])\s+(?:no\b|[^.!?\n]*\bso\s+no\b)", re.IGNORECASE)
 _IN_LOWER_CASE = re.compile(r"[\s*_`\"'(\[]*([a-z])[\s*_`\"')\].:]*")
 
 _AT_END_OF_LINE = r"[ \t*_`\"').:\]$]*$"
@@ -138,6 +150,7 @@ def stated_choice(text: str, letters: Iterable[str], texts: Mapping[str, str] | 
         and not _lists_others(text, letter, begun[0])
         and not _is_beside(text, letter, begun[0], right)
         and not _is_described(text, letter, begun[0])
+        and not _is_subject(text, begun[0], texts)
     )
     # "You believe (C) is correct. However, (B) is a fruit."
     if _is_only_quoted(text, letter, said or right):
@@ -161,7 +174,7 @@ def stated_choice(text: str, letters: Iterable[str], texts: Mapping[str, str] | 
     if on_a_line := _on_a_line(text, letter):
         return on_a_line
     in_brackets = [of for of in re.finditer(rf"\({letter}\)", text) if not is_conceded(text, of.start(1))]
-    bracketed = {match[1]: match for match in given(text, in_brackets)}
+    bracketed = {match[1]: match for match in given(text, in_brackets) if not _is_subject(text, match, texts)}
     if len(bracketed) != 1:
         return None
     [(found, match)] = bracketed.items()
@@ -178,6 +191,20 @@ def _says_of_it(text: str, first: re.Match[str], texts: Mapping[str, str]) -> bo
     choice = re.escape(texts.get(first[1], "").strip())
     said = rf"[)*_.:\s\u2013-]*{choice}[*_]*\s+(?:is|was|are|were|has|have|isn't|wasn't)\b(?!\s+(?:the\s+)?(?:correct|right|best)\b)"
     return bool(choice) and re.match(said, text[first.end(1) :], re.IGNORECASE) is not None
+
+
+def _is_subject(text: str, match: re.Match[str], texts: Mapping[str, str]) -> bool:
+    """
+    Returns whether a letter in brackets is only the subject of a sentence that does not choose it: "(A) describes a root", "(A): no". The
+    first word of its choice is no verb: "(A) plants".
+    """
+    if _NO_BEHIND.match(text, match.end(1)):
+        return True
+    said = _SUBJECT.match(text, match.end(1))
+    choice = texts.get(match[1], "")
+    if said is None or choice.startswith(said["verb"]) or stems(said["verb"]) & stems(choice):
+        return False
+    return not _SAID_OF_CHOSEN.search(said[0]) or _SAID_BEFORE_ANOTHER.search(said[0]) is not None
 
 
 def _not_supposed(text: str, *patterns: str) -> list[re.Match[str]]:
