@@ -166,6 +166,10 @@ def test_other_names_of_an_adapter_that_nothing_is_called_are_named(recwarn):
         "alpha_pattern": {".*q_proj": 2},
     }
     check_adapter_fits(model, LoraConfig(**right, target_parameters=experts))
+    # From the beginning, as PEFT documents it, and of a parameter
+    of_whole = {"^model.layers.0.self_attn.q_proj": 2, experts[0]: 4}
+    of_whole = {"rank_pattern": of_whole, "alpha_pattern": of_whole}
+    check_adapter_fits(model, LoraConfig(**right | of_whole, target_parameters=experts))
     assert not [warning for warning in recwarn if "of the adapter says" in str(warning.message)]
     wrong = {
         "layers_to_transform": [0, 9],

@@ -77,8 +77,8 @@ def check_adapter_fits(model: PreTrainedModel, peft_config: Any) -> None:
         ("layers_to_transform", "block"): (layers, lambda of, name: f".{name}." in of),
         ("modules_to_save", "module"): (modules, lambda of, name: of.endswith(name)),
         ("exclude_modules", "module"): (modules, lambda of, name: f".{of}".endswith(f".{name}")),
-        ("rank_pattern", "layer"): (layers, _is_of_pattern),
-        ("alpha_pattern", "layer"): (layers, _is_of_pattern),
+        ("rank_pattern", "layer"): ([*layers, *parameters], _is_of_pattern),
+        ("alpha_pattern", "layer"): ([*layers, *parameters], _is_of_pattern),
     }
     for (option, kind), (found, is_called) in in_model.items():
         wanted = getattr(given, option, None)
@@ -94,7 +94,7 @@ def check_adapter_fits(model: PreTrainedModel, peft_config: Any) -> None:
 
 
 def _is_of_pattern(layer: str, key: str) -> bool:
-    return re.match(rf"(.*\.)?({key})$", layer.removeprefix(".")) is not None  # as PEFT matches it
+    return re.match(rf"(.*\.)?({key})$", layer[1:]) is not None  # as PEFT matches it, without the dot in front
 
 
 def check_head(model: PeftModel, whose: str) -> None:
