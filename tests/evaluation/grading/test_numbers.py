@@ -217,6 +217,11 @@ def test_two_numbers_or_places_in_a_row(question, answer, suggested, text, outco
         ("16 x 6 = 96. 17 x 6 = 96 + 6 = 102.", "right"),
         ("First, 16 x 6 = 96. Then, 96 + 6 = 102.", "right"),
         ("10 x 6 = 60, 7 x 6 = 42, and 60 + 42 = 102.", "right"),
+        # with its unit
+        ("16 x 6 = 96 pens. 17 x 6 = 96 + 6 = 102 pens of Tom's.", "right"),
+        ("First, 16 x 6 = 96 pens.\n\nThen, 96 + 6 = **102 pens**", "right"),
+        ("17 x 6 = 102 pens. 102 - 6 = 96 pens.", "suggested"),
+        ("17 x 6 = 102 pens. 16 x 6 = 96 pens.", "unread"),
     ],
 )
 def test_a_calculation_at_the_end_goes_on_with_those_before_it(text, outcome):

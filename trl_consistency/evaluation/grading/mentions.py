@@ -216,8 +216,10 @@ _ANSWER = re.compile(
     re.IGNORECASE | re.MULTILINE,
 )
 _SO = re.compile(r"(?:^|[.!?:]\s)\W{0,4}(?:so|therefore|thus|hence|finally)\b", re.IGNORECASE | re.MULTILINE)
-# A calculation that a reply ends with: "There are 60 minutes in an hour. 2 x 60 = 120."
-_CALCULATED = re.compile(r"=\s*\S{0,3}-?\d[\d.,]*\W*\Z")
+# A calculation that a reply ends with, and its unit: "There are 60 minutes in an hour. 2 x 60 = 120 minutes."
+_CALCULATED = re.compile(
+    r"=\s*\S{0,3}-?\d[\d.,]*(?:[^\w.,:;!?=\n]{0,4}[^\W\d_]+(?:[^\w.,:;!?=\n]{1,4}[^\W\d_]+){0,9})?\W*\Z"
+)
 # What a conclusion does not say, but only what the user may have done, or what would be: "You may have calculated 16 x 6 = 96."
 _SUPPOSED_END = re.compile(r"\b(?:you|your|if|would|instead|my|note|otherwise|not)\b|n?['\u2019][dt]\b", re.IGNORECASE)
 # The numbers of steps

@@ -17,7 +17,7 @@ from ...data.typography import (
     with_digits,
     without_accents,
 )
-from .clauses import Clauses
+from .clauses import Clauses, stems
 from .definite import gives_answer
 from .mentions import (
     given,
@@ -58,6 +58,12 @@ _CENTS = re.compile(r"\$(?P<dollars>0\.\d\d?)|(?P<cents>\d\d?) cents?")
 _DATE = re.compile(rf"(?:{MONTH}) (\d\d?)")
 _OF_UNITS = re.compile(r"[-$\u20ac\u00a3]?\d[\d.]*\s?[^\W\d_]")
 _QUANTITY = re.compile(r"([-$\u20ac\u00a3]?\d[\d.]*)\s?([^\W\d_]+)")  # "5 km"
+
+# What may be an answer: a number, a name, or any word
+_OF_NUMBER = re.compile(r"[-$\u20ac\u00a3]?\d")
+_DIGITS = re.compile(r"(?<![\w.,])[-$\u20ac\u00a3]?(\d[\d.,]*\d|\d)")
+_CAPITALIZED = re.compile(r"\b([A-Z][\w'\u2019-]+(?:\s+[A-Z][\w'\u2019-]+)*)")
+_ANY_WORD = re.compile(r"\b([^\W\d_]+)")
 
 # What stands before and after a word that ends its clause as the answer.
 _BEFORE_COMPLEMENT = 20
@@ -319,15 +325,31 @@ def _named(
         lambda match: name_of(match[1]) in partial,
     )
     if said and rivals and not any(map(clauses.gives, said)) and all(match in rivals for match in said):
-        # "Bonn is the capital. Berlin is the largest city.", where Bonn is none of the possible answers
-        before = text[: clauses.sentence_start(said[0].start(1))]
-        if (
-            before.strip()
-            and not clauses.goes_on(len(before))
-            and gives_answer(before, question, next(iter(rivals.values())))
-        ):
-            return []
+        before = clauses.sentence_start(said[0].start(1))
+        if not clauses.goes_on(before) and _gives_another(clauses, before, question, next(iter(rivals.values()))):
+            return []  # "Bonn is the capital. Berlin is the largest city.", where Bonn is none of the possible answers
     return _in_order(text, [(match, name_of(match[1])) for match in said], clauses, answers)
+
+
+def _gives_another(clauses: Clauses, end: int, question: str, key: str) -> bool:
+    """
+    Returns whether a sentence before this position plainly gives what may be another answer: a name, if the key is one, or a number.
+    "Close!" and headings give none. Nor do numbers if the question has some: they may be steps to what it asks for.
+    """
+    key = bare_answer(key)
+    is_number = _OF_NUMBER.match(key) is not None
+    if is_number and re.search(r"\d", with_digits(question)):
+        return False
+    sought = _DIGITS if is_number else _CAPITALIZED if _CAPITALIZED.search(key) else _ANY_WORD
+    asked = stems(question)
+
+    def is_answer(match: re.Match[str]) -> bool:
+        sentence = clauses.sentence_at(match.start(1))
+        if stems(match[1]) <= asked or sentence.lstrip().startswith("#") or clauses.text.startswith("!", match.end(1)):
+            return False
+        return clauses.gives(match) and all(gives_answer(of, question, key) for of in (match[1], sentence))
+
+    return any(map(is_answer, standing(clauses.text, list(sought.finditer(clauses.text, 0, end)))))
 
 
 def _beside_rivals(
