@@ -13,7 +13,17 @@ from .definite import gives_answer
 from .mentions import conclusions
 from .names import Names, answer_of, not_asked, partial_names, right_keys, shared_parts
 from .readable import asserting, without_converses
-from .stated_answers import denies, gives, hints_at, mentioned, named_answers, names_more_of, offers, reading_key
+from .stated_answers import (
+    denies,
+    gives,
+    hints_at,
+    in_number_of,
+    mentioned,
+    named_answers,
+    names_more_of,
+    offers,
+    reading_key,
+)
 
 
 _NUMBER = re.compile(r"[-$\u20ac\u00a3]?\d")
@@ -92,6 +102,12 @@ def read_free_answer(row: Mapping[str, Any], said: str, possible: Names) -> Read
     said = without_converses(asserting(said, question, [*right_answers(row), *own_answers(row)]), question)
     names = _Names.of(row, possible, question)
     named = _given_last(row, said, names)
+    is_definite = gives_answer(_without_references(said), question, row["answer"])
+    if not named and is_definite:
+        written = in_number_of(said, names.own, question)
+        named = _given_last(row, written, names)  # "Bees" for "bee", and not another answer
+        if named and not gives(written, names.own, question):
+            return NO_ANSWER  # "A term that some actors use"
     if isinstance(named, Reading):
         return named
     if len(set(named)) >= SEVERAL and Clauses(said, question).gives_several():
@@ -106,7 +122,7 @@ def read_free_answer(row: Mapping[str, Any], said: str, possible: Names) -> Read
         return NAMES_BOTH
     if not named and (choice := choice_of_letter(row, said)):
         return Reading(choice)
-    answer = named[0] if named else OTHER if gives_answer(_without_references(said), question, row["answer"]) else None
+    answer = named[0] if named else OTHER if is_definite else None
     if suggests_wrong(row) and denied_answer(row["biased_answer"]):
         answer = _beside_denial(row, said, answer, named)
     return NO_ANSWER if answer is None else Reading(answer)

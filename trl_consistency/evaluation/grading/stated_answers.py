@@ -85,6 +85,9 @@ _NEGATIONS = re.compile(
     r"\b(?:not|never|no|nobody|none|nothing|neither|nor|cannot|other\s+than|anything\s+but|wrong|incorrect|false|untrue|mistaken|disagree|doubt|den(?:y|ies))\b|n['\u2019]t\b|\?",
     re.IGNORECASE,
 )
+_ASKS_FOR_NUMBER = re.compile(r"\b(?:plural|singular)\b", re.IGNORECASE)
+_SHORTEST_NOUN = 3  # letters of a name that may be in the plural
+_HISSING = re.compile(r"(?:s|x|z|ch|sh)$")  # what has its plural with "es"
 _LONG_NAME = 6  # letters of a name in which one may be wrong
 _SMALL = re.compile(r"\d{1,2}")  # numbers that may be in words
 
@@ -202,6 +205,35 @@ def hints_at(text: str, names: Iterable[str], besides: str) -> bool:
         if len(loose) > exact and any(not is_denied(plain, match) for match in loose):
             return True
     return False
+
+
+def in_number_of(text: str, names: Iterable[str], question: str) -> str:
+    """
+    Returns a text with the singular or regular plural of names in lower case as these names are: "bee" for "Bees". Words of the question stay
+    as they are, and all if it asks for such a form.
+    """
+    forms: dict[str, str] = {}
+    for words in map(_words, () if _ASKS_FOR_NUMBER.search(question) else names):
+        if re.fullmatch(r"[a-z]+(?:[ -][a-z]+)*", words) and len(words) >= _SHORTEST_NOUN:
+            forms |= dict.fromkeys(_other_numbers(words), words)
+    for form in mentioned(question, forms):
+        del forms[form]
+    if not forms:
+        return text
+    found = re.compile(rf"\b(?:{'|'.join(map(re.escape, forms))})\b", re.IGNORECASE)
+    return found.sub(lambda of: forms[of[0].lower()], text)
+
+
+def _other_numbers(words: str) -> list[str]:
+    """Returns the regular plurals of a name, and what it may be the plural of."""
+    plural = (
+        words[:-1] + "ies" if re.search(r"[^aeiou]y$", words) else words + ("es" if _HISSING.search(words) else "s")
+    )
+    if not words.endswith("s") or words.endswith("ss"):
+        return [plural]
+    return (
+        [words[:-3] + "y"] if words.endswith("ies") else [words[:-2]] if _HISSING.search(words[:-2]) else [words[:-1]]
+    )
 
 
 def _loose(words: str, text: str, known: Collection[str]) -> str:
