@@ -7,6 +7,7 @@ from tokenizers import processors
 from tests.helpers.models import CHATML, make_ending_tokenizer, make_sentencepiece_tokenizer, make_tokenizer
 from tests.helpers.processors import TextProcessor
 from trl_consistency import InvalidPairsError
+from trl_consistency.data.alignment import content_range
 from trl_consistency.data.rendering import render_completion, render_prompt
 
 
@@ -78,6 +79,54 @@ def test_a_beginning_that_is_also_the_end_stays():
     )
     assert render_prompt(tokenizer, "What?") == [tokenizer.eos_token_id, *plain]
     assert text(tokenizer, render_completion(tokenizer, "What?", " Paris")) == " Paris<|im_end|>"
+
+
+OF_BLOCKS = (
+    "{% for m in messages %}[{{ m.role }}] {{ m.content[0].text }}{{ eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+
+
+def make_processor(template=OF_BLOCKS, added="<s> $A"):
+    """A processor whose tokenizer adds tokens to every text, as that of LLaVA-1.5 adds one of the beginning."""
+    tokenizer = make_tokenizer(template)
+    tokenizer.add_special_tokens({"bos_token": "<s>"})
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(
+        single=added, special_tokens=[("<s>", tokenizer.bos_token_id), ("<|im_end|>", tokenizer.eos_token_id)]
+    )
+    return TextProcessor(tokenizer)
+
+
+@pytest.mark.parametrize("options", [{}, {"text_kwargs": {"add_special_tokens": False}}, "older"])
+@pytest.mark.parametrize("template", [OF_BLOCKS, "{{ bos_token }}" + OF_BLOCKS])
+def test_a_processor_begins_a_prompt_as_in_transformers(template, options, monkeypatch):
+    """A processor adds the beginning where its template writes none, and a tokenizer alone does not."""
+    processor = make_processor(template)
+    if options == "older":
+        off = {"text_kwargs": {"add_special_tokens": False}}
+        monkeypatch.setattr(processor.valid_processor_kwargs, "_defaults", off)
+    elif options:
+        processor.text_kwargs = options["text_kwargs"]
+    blocks = [{"role": "user", "content": [{"type": "text", "text": USER[0]["content"]}]}]
+    expected = processor.apply_chat_template(blocks, tokenize=True, add_generation_prompt=True)
+    ids = render_prompt(processor, USER)
+    assert ids == expected
+    assert ids.count(processor.tokenizer.bos_token_id) == (not options or template != OF_BLOCKS)
+    completion = render_completion(processor, USER, "Paris.")
+    assert text(processor.tokenizer, completion) == " Paris.<|im_end|>"
+    assert content_range(processor, USER, ids) == content_range(processor, USER, ids, USER[0]["content"])
+    alone = processor.tokenizer
+    alone.chat_template = template.replace("content[0].text", "content")
+    expected = alone.apply_chat_template(USER, tokenize=True, add_generation_prompt=True, return_dict=True)[
+        "input_ids"
+    ]
+    assert render_prompt(alone, USER) == expected
+
+
+def test_a_processor_ends_no_prompt():
+    processor = make_processor(added="<s> $A <|im_end|>")
+    assert render_prompt(processor, USER) == render_prompt(make_processor(), USER)
+    assert render_completion(processor, USER, "Paris.") == render_completion(make_processor(), USER, "Paris.")
 
 
 @pytest.mark.parametrize("completion", ["Paris.", [{"role": "assistant", "content": "Paris."}]])

@@ -14,6 +14,7 @@ from .rendering import (
     Message,
     ProcessingClass,
     Prompt,
+    adds_tokens,
     get_tokenizer,
     is_prefilled,
     message_text,
@@ -176,8 +177,8 @@ def content_range(
         return None
     tokenizer = get_tokenizer(processing_class)
     if start >= 0 and tokenizer.is_fast:
-        # As in rendering, because a chat template writes its special tokens itself.
-        encoding = tokenizer(text=text, add_special_tokens=isinstance(prompt, str), return_offsets_mapping=True)
+        is_adding = adds_tokens(processing_class, prompt, text)  # as in rendering
+        encoding = tokenizer(text=text, add_special_tokens=is_adding, return_offsets_mapping=True)
         # The tokenizer may append an end-of-sequence token, which rendering removed.
         if encoding["input_ids"][: len(ids)] == list(ids):
             offsets = encoding["offset_mapping"][: len(ids)]

@@ -357,7 +357,27 @@ def _apply_chat_template(
     if tokenize:
         for message in messages[-1:] if is_complete else messages:
             _check_tokens(tokenizer, message_text(message))
-    return tokenizer(text=rendered, add_special_tokens=False)["input_ids"] if tokenize else rendered
+    if not tokenize:
+        return rendered
+    if adds_tokens(processing_class, messages, rendered):
+        return encode_text(tokenizer, rendered)
+    return tokenizer(text=rendered, add_special_tokens=False)["input_ids"]
+
+
+def adds_tokens(processing_class: ProcessingClass, prompt: Prompt, rendered: str) -> bool:
+    """
+    Whether the tokenizer adds tokens of its own, such as one of the beginning, to a rendered prompt: to a text, and, as in
+    transformers' `ProcessorMixin.apply_chat_template`, to what a processor's chat template writes without that token.
+    """
+    if isinstance(prompt, str) or not isinstance(processing_class, ProcessorMixin):
+        return isinstance(prompt, str)
+    bos_token = get_tokenizer(processing_class).bos_token
+    own, older = (
+        getattr(processing_class, "text_kwargs", {}),
+        getattr(processing_class.valid_processor_kwargs, "_defaults", {}).get("text_kwargs", {}),
+    )
+    is_on = {**own, **older}.get("add_special_tokens", True)
+    return bool(is_on) and not (bos_token and rendered.startswith(bos_token))
 
 
 def _check_tokens(tokenizer: PreTrainedTokenizerBase, text: str) -> None:
