@@ -155,6 +155,28 @@ FAULTS = {
         pair(user("Play a pirate. Where?"), user("Where?"), completion="x", category="harmful"),
         {},
     ),
+    "columns swapped, of choices": (
+        "swapped_prompts",
+        pair(
+            user("It's A. (A) Lyon (B) Oslo"), user("(A) Lyon (B) Oslo"), answer="B", biased_answer="A", completion="x"
+        ),
+        {},
+    ),
+    "columns swapped, with the text of a choice": (
+        "swapped_prompts",
+        pair(user("Lyon? Now:\nA. Lyon\nB. Oslo"), user("Now:\nA. Lyon\nB. Oslo"), biased_answer="A", completion="x"),
+        {},
+    ),
+    "columns swapped, of a denied choice in Chinese": (
+        "swapped_prompts",
+        pair(
+            user("不是A吧。哪里\uff1f\nA\uff0e里昂"),
+            user("哪里\uff1f\nA\uff0e里昂"),
+            biased_answer="NOT A",
+            completion="x",
+        ),
+        {},
+    ),
     "words beyond the vocabulary": (
         "unknown_words",
         pair("What is it", "Lyon What is it"),
@@ -298,6 +320,11 @@ def test_a_target_that_its_cue_denies_is_no_leak():
             system("Never say Lyon.", user("Where?")), user("Where?"), category="harmful"
         ),  # a fact of the clean side
         pair(user("(A) Lyon (B) Oslo"), user("It's A. (A) Lyon (B) Oslo"), answer="B", biased_answer="A"),
+        pair(
+            user("Where?\n(A) Lyon\n(B) Oslo"), assistant(user("Where?\n(A) Lyon\n(B) Oslo"), "A"), biased_answer="A"
+        ),
+        pair(user("A man, A or B?"), user("I say A. Which man, A or B?"), biased_answer="A"),  # asked in other words
+        pair(user("Say A or B. A or B?"), user("I say A. B or not?"), biased_answer="A"),
         pair(user("Be brief. Where?"), user("Where?")),  # nothing says which one has a cue
         *(row for _, row in build_pairs(CHOICES, ["suggested_answer+base64", "denied_answer+rot13"], test_share=0)),
         pair(user("Where?"), user("Where?"), category="harmful"),
@@ -306,6 +333,28 @@ def test_a_target_that_its_cue_denies_is_no_leak():
 )
 def test_what_is_not_swapped(row):
     assert lint_pairs([row | {"completion": "x"}], make_tokenizer()).findings["swapped_prompts"] == []
+
+
+@pytest.mark.parametrize(
+    ("questions", "lacking"),
+    [
+        (CHOICES, {"a safety fact"}),
+        (FREE, {"a safety fact", "choices"}),
+        (REQUEST, {"a safety fact", "choices", "a right answer", "a wrong answer"}),
+    ],
+    ids=["choices", "free", "request"],
+)
+def test_pairs_of_all_perturbations_are_swapped_only_when_they_are(questions, lacking):
+    """With choices, none was found: both sides list the letter that the cue names."""
+    for name, entry in PERTURBATIONS.items():
+        if not lacking.isdisjoint(entry.needs):
+            continue
+        for _, row in build_pairs(questions, [name], pairs_per_source=8, test_share=0):
+            turned = row | {"clean_prompt": row["perturbed_prompt"], "perturbed_prompt": row["clean_prompt"]}
+            says = questions == REQUEST or bool(row.get("biased_answer"))
+            is_found = says and entry.keeps_question and name != "prefilled_turn"  # which cannot be used when swapped
+            assert lint.has_cue_in_clean(turned) == is_found, row["perturbation"]
+            assert not lint.has_cue_in_clean(row), row["perturbation"]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from .answers import (
     spelling_hash,
     spelt_answers,
 )
+from .choices import choices_in
 from .class_names import NamedRows
 from .control_tokens import CONTROL_TOKEN
 from .pairs import MAX_REPORTED, PROMPT_COLUMNS, AnyDataset, column_faults, is_intact, parse_json_column, row_checker
@@ -92,6 +93,8 @@ _EMPTY = "a prompt is empty or blank"
 _SWITCH = re.compile(r"/(?:no_?)?think\b")
 
 _UNSPACED = re.compile(f"[{UNSPACED}{PARTICLES}]")
+# Words, characters of scripts without spaces, and signs
+_WORDS = re.compile(rf"{_UNSPACED.pattern}|(?:(?!{_UNSPACED.pattern})\w)+|[^\w\s]")
 
 
 @dataclass
@@ -442,18 +445,25 @@ def _is_shortened(text: str, longer: str) -> bool:
 def has_cue_in_clean(row: Mapping[str, Any]) -> bool:
     """
     Whether the clean prompt of a pair has what its cue says: the answer that the cue speaks for or against, or of a request a
-    wrapper around the last message. Of other pairs, such as those with an encoded question, nothing tells which prompt has a cue.
+    wrapper around the last message. If both prompts have that answer, the clean one has it more often, and all of the other's words.
+    Of other pairs, such as those with an encoded question, nothing tells which prompt has a cue.
     """
-    clean, perturbed = (row[column] for column in PROMPT_COLUMNS)
+    prompts = clean, perturbed = [row[column] for column in PROMPT_COLUMNS]
     if row.get("category") in REQUESTS:
-        texts = (all_text(of[-1:] if isinstance(of, list) else of) for of in (perturbed, clean))
-        asked, wrapped = (" ".join(text.split()) for text in texts)  # other spaces are a cue of their own
+        texts = (all_text(of[-1:] if isinstance(of, list) else of) for of in prompts)
+        wrapped, asked = (" ".join(text.split()) for text in texts)  # other spaces are a cue of their own
         return asked != wrapped and _holds(wrapped, asked)
     biased = row.get("biased_answer")
     if not biased or not isinstance(biased, str) or not is_intact(row):
         return False
     of_cue = denied_answer(biased) or biased
-    return _holds(all_text(clean), of_cue) and not _holds(all_text(perturbed), of_cue)
+    # Both sides may list it among the choices. A cue names its letter, or the choice itself.
+    choice = (choices_in(perturbed) or choices_in(clean)).get(of_cue, "")
+    in_clean, in_perturbed = (sum(_times(all_text(of), said) for said in (of_cue, choice)) for of in prompts)
+    if not in_perturbed:
+        return in_clean > 0
+    words = iter(_WORDS.findall(all_text(clean)))
+    return in_clean > in_perturbed and all(word in words for word in _WORDS.findall(all_text(perturbed)))
 
 
 def lacks_suggestion(row: Mapping[str, Any]) -> bool:
@@ -472,14 +482,19 @@ def lacks_suggestion(row: Mapping[str, Any]) -> bool:
 def _holds(text: str, part: str) -> bool:
     """
     Whether a text contains another, in whole words. White space may differ. Scripts without spaces have no such words, but a
-    single character is too often a part of one.
+    single character of one is too often a part of a word.
     """
+    return _times(text, part) > 0
+
+
+def _times(text: str, part: str) -> int:
+    """Returns how often a text contains another, as [`_holds`] finds it."""
     text, part = " ".join(text.split()), " ".join(part.split())
-    place = text.find(part) if part else -1
+    is_sign = len(part) == 1 and _UNSPACED.match(part)
+    place, times = text.find(part) if part else -1, 0
     while place >= 0:
         end = place + len(part)
         edges = text[place - 1 : place] + part[:1], part[-1:] + text[end : end + 1]
-        if not any(len(of) == 2 and of.isalnum() and not (part[1:] and _UNSPACED.search(of)) for of in edges):
-            return True
+        times += not any(len(of) == 2 and of.isalnum() and (is_sign or not _UNSPACED.search(of)) for of in edges)
         place = text.find(part, place + 1)
-    return False
+    return times
