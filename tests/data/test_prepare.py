@@ -317,22 +317,23 @@ def test_an_answer_in_an_open_thought_is_refused(is_row):
     assert len(prepare_pairs(Dataset.from_list([row | {"completion": None, "completion_ids": ids}]), tokenizer, "t"))
 
 
-@pytest.mark.parametrize("with_key", [True, False])
-def test_a_thought_after_a_closed_one_is_refused(with_key):
+@pytest.mark.parametrize("key", [None, "reasoning_content", "reasoning", "thinking", "thinking_blocks"])
+def test_a_thought_after_a_closed_one_is_refused(key):
     """The model would have learnt to end a thought that it had not begun: its first token was gone."""
     # As Qwen3 has it
-    thought = "{% if message.reasoning_content %}<think>\n{{ message.reasoning_content }}\n</think>\n\n{% endif %}"
+    said = f"message.{key}[0].thinking" if key == "thinking_blocks" else f"message.{key}"
+    thought = f"{{% if message.{key} %}}<think>\n{{{{ {said} }}}}\n</think>\n\n{{% endif %}}"
     tokenizer = make_tokenizer(
         CHATML.replace("{{ '<|im_start|>' + message.role + '\n' + message.content", "{{ '<|im_start|>' + message.role + '\n' }}" + thought + "{{ message.content")
         .replace("<think></think>", "<think>\n\n</think>\n\n")
     )  # fmt: skip
     user = [{"role": "user", "content": "Capital?"}]
-    content = "Paris." if with_key else "<think>\nI recall it.\n</think>\n\nParis."
-    key = {"reasoning_content": "I recall it."} if with_key else {}
+    content = "Paris." if key else "<think>\nI recall it.\n</think>\n\nParis."
+    of_key = [{"type": "thinking", "thinking": "I recall it."}] if key == "thinking_blocks" else "I recall it."
     row = {
         "clean_prompt": user,
         "perturbed_prompt": user,
-        "completion": [{"role": "assistant", "content": content, **key}],
+        "completion": [{"role": "assistant", "content": content, **({key: of_key} if key else {})}],
     }
     (prepared,) = prepare_pairs(Dataset.from_list([row]), tokenizer, "train")
     assert tokenizer.decode(prepared["completion_ids"]) == "<think>\nI recall it.\n</think>\n\nParis.<|im_end|>\n"

@@ -4,6 +4,7 @@ from typing import Any
 
 from .messages import without_none
 from .rendering import ProcessingClass, get_tokenizer, message_text, render_completion
+from .template_check import thoughts_of
 from .text import all_text
 from .thinking import leaves_thought_open
 from .unknown_words import count_unknown
@@ -62,9 +63,7 @@ def completion_fault(
 
 
 def _has_thought(completion: Any, opening: str) -> bool:
-    return opening in all_text(completion) or bool(
-        isinstance(completion, list) and completion[0].get("reasoning_content")
-    )
+    return opening in all_text(completion) or (isinstance(completion, list) and any(thoughts_of(completion[0])))
 
 
 def _says(

@@ -112,16 +112,20 @@ def _pieces(message: dict[str, Any], with_thoughts: bool) -> Iterator[str]:
     texts = [content] if isinstance(content, str) else [block["text"] for block in content]
     if message["role"] == "assistant":
         texts = [part for text in texts for part in _THOUGHT_MARK.split(text)[0 if with_thoughts else -1 :]]
-        if with_thoughts:
-            blocks = [block for key in _BLOCKS for block in message.get(key) or () if isinstance(block, dict)]
-            texts += [message[key] for key in _THOUGHTS if isinstance(message.get(key), str)]
-            texts += [block[key] for block in blocks for key in _OF_BLOCKS if isinstance(block.get(key), str)]
+        texts += thoughts_of(message) if with_thoughts else []
     yield from texts
     yield from (message[key] for key in _OTHERS if isinstance(message.get(key), str))
     of_old = message.get("function_call")  # the name before `tool_calls`, which few templates read
     for call in (*(message.get("tool_calls") or ()), *([of_old] if isinstance(of_old, dict) else [])):
         yield from _names(call)
         yield from _leaves(call.get("function", call).get("arguments"))
+
+
+def thoughts_of(message: dict[str, Any]) -> list[str]:
+    """Returns the thoughts that a message holds beside its content."""
+    blocks = [block for key in _BLOCKS for block in message.get(key) or () if isinstance(block, dict)]
+    texts = [message[key] for key in _THOUGHTS if isinstance(message.get(key), str)]
+    return texts + [block[key] for block in blocks for key in _OF_BLOCKS if isinstance(block.get(key), str)]
 
 
 def _names(of: dict[str, Any]) -> list[str]:
