@@ -23,7 +23,7 @@ from ..passes.blocks import base_model
 from ..upstream import OwnState
 from .callbacks.finiteness import FinitenessGuard
 from .card.facts import base_revision, build_card
-from .run.best_checkpoint import check_best_checkpoint
+from .run.best_checkpoint import check_best_checkpoint, why_stopped
 from .run.interruption import Checkpoints
 from .run.output_checks import check_adapter_folder, other_page
 from .run.own_optimizer import take_evaluated_weights
@@ -74,6 +74,10 @@ class SavingMixin(_Trainer):
     def _save_rng_state(self, output_dir: str) -> None:
         super()._save_rng_state(output_dir)
         self.checkpoints.note_files(output_dir)
+
+    def _determine_best_metric(self, *args: Any, **kwargs: Any) -> bool:
+        # The step at which the guard stops has lost too much, whatever its metric is.
+        return not why_stopped(self) and super()._determine_best_metric(*args, **kwargs)
 
     def _load_best_model(self) -> None:
         if self.args.should_save:

@@ -245,3 +245,63 @@ def test_training_that_was_broken_off_counts_as_ended(tmp_path, monkeypatch):
     assert "eval_consistency/score" in trainer.evaluate()
     trainer.save_model()
     assert "| Kept |" not in (tmp_path / "README.md").read_text()  # the best weights were not loaded
+
+
+def drop(control, sycophancy):
+    return rates(control, sycophancy=sycophancy)
+
+
+@pytest.mark.parametrize("options", [{}, {"save_strategy": "best"}, {"metric_for_best_model": "eval_loss"}])
+def test_step_at_which_the_guard_stops_is_not_the_best(tmp_path, monkeypatch, caplog, options):
+    """Its score was the best, for it has no control questions: the weights were kept that had lost too much."""
+    script(monkeypatch, drop(10, 9), drop(10, 8), drop(3, 0))
+    sets = {"eval_dataset": make_pairs(2), "learning_rate": 1e-2} if "metric_for_best_model" in options else {}
+    trainer, guard = guarded(tmp_path, {"max_drop": 0.05}, **{"eval_dataset": make_pairs(2)} | sets | BEST | options)
+    trainer.train()
+    assert trainer.state.global_step == 2
+    assert has_weights_of(trainer, tmp_path / "checkpoint-1")
+    assert trainer.state.best_model_checkpoint == str(tmp_path / "checkpoint-1")
+    metric = options.get("metric_for_best_model", "consistency/score")
+    assert (
+        f"{guard.stopped} The weights of step 1 are loaded, the best saved ones by `{metric}`. Anchors" in caplog.text
+    )
+    trainer.save_model()
+    assert kept(tmp_path) == f"| Kept | the weights of step 1, the best by `{metric}` |"
+
+
+def test_guard_that_stops_at_the_first_evaluation_leaves_no_best_step(tmp_path, monkeypatch, caplog):
+    script(monkeypatch, drop(10, 9), drop(3, 0))
+    trainer, guard = guarded(tmp_path, {"max_drop": 0.05}, eval_dataset=make_pairs(2), **BEST)
+    trainer.train()
+    assert f"{guard.stopped} The model is as it is after this step." in caplog.text
+    assert trainer.state.best_model_checkpoint is None
+    assert has_weights_of(trainer, tmp_path / "checkpoint-1")
+    assert lines(caplog)[-1].endswith("no evaluation says which step is the best.")
+
+
+def test_best_step_that_the_guard_did_not_measure_is_said(tmp_path, monkeypatch, caplog):
+    """It may have lost as much as the step at which the guard stops."""
+    script(monkeypatch, drop(10, 9), drop(3, 0))
+    options = BEST | {"metric_for_best_model": "eval_loss", "max_steps": 4}
+    trainer, _ = guarded(tmp_path, {"max_drop": 0.05, "eval_every": 2}, eval_dataset=make_pairs(2), **options)
+    trainer.train()
+    assert trainer.state.best_model_checkpoint == str(tmp_path / "checkpoint-1")
+    assert (
+        "The weights of step 1 are loaded, the best saved ones by `eval_loss`. The guard did not measure that step."
+        in caplog.text
+    )
+
+
+def test_guard_that_stops_after_the_evaluation_of_a_step(tmp_path, monkeypatch, caplog):
+    """Another callback ends the training there, so that the guard measures only then. The step was the best already."""
+
+    class Stop(TrainerCallback):
+        def on_log(self, args, state, control, **kwargs):
+            control.should_training_stop = state.global_step == 1
+
+    script(monkeypatch, drop(10, 9), drop(3, 0))
+    options = BEST | {"metric_for_best_model": "eval_loss"}
+    trainer, guard = guarded(tmp_path, {"max_drop": 0.05, "eval_every": 50}, eval_dataset=make_pairs(2), **options)
+    trainer.add_callback(Stop())
+    trainer.train()
+    assert f"{guard.stopped} The model is as it is after this step." in caplog.text

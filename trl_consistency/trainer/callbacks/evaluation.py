@@ -337,15 +337,26 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
             drops = "; ".join(f"{WHAT_FELL[name]}, from {self._start[name]} to {rates[name]}" for name in found)
             self.stopped = f"Step {state.global_step}: more than `max_drop={self.max_drop}` was lost of {drops}."
             control.should_training_stop = True
-            then = (
-                "The best checkpoint is loaded."
-                if self.trainer.args.load_best_model_at_end and state.best_model_checkpoint
-                else "The model is as it is after this step."
-            )
             logger.warning(
-                f"Training is stopped. {self.stopped} {then} Anchors (`anchor_ratio`) or a lower learning rate keep what "
-                "the pairs do not mention."
+                f"Training is stopped. {self.stopped} {self._say_kept(state)} Anchors (`anchor_ratio`) or a lower learning rate keep "
+                "what the pairs do not mention."
             )
+
+    def _say_kept(self, state: TrainerState) -> str:
+        """Says which weights are kept after a stop: those of the best step before, or the last ones."""
+        args, checkpoint = self.trainer.args, state.best_model_checkpoint
+        step = int(checkpoint.rsplit("-", 1)[1]) if args.load_best_model_at_end and checkpoint else state.global_step
+        # It is the best already if its evaluation came before the guard's, as where another callback ends the training.
+        if step == state.global_step:
+            return "The model is as it is after this step."
+        is_measured = any(
+            entry["step"] == step and any(key.startswith(f"eval_{PREFIX}") for key in entry)
+            for entry in state.log_history
+        )
+        return (
+            f"The weights of step {step:,} are loaded, the best saved ones by `{args.metric_for_best_model}`."
+            + (not is_measured) * " The guard did not measure that step."
+        )
 
 
 def warn_of_unused_guard(trainer: Any) -> None:

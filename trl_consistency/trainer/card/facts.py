@@ -28,7 +28,7 @@ from ...passes.blocks import base_model, find_blocks
 from ...rollouts.adapter_sync import check_adapter, engine_rank
 from ...smollm2.checkpoint import HUB_NAME, origin_of
 from ...upstream import get_config_model_id
-from ..run.best_checkpoint import best_step, missed_best
+from ..run.best_checkpoint import best_step, missed_best, why_stopped
 from ..run.interruption import rows_per_step
 from ..run.overrides import overridden
 from ..run.resumption import describe_earlier, describe_history, past_methods
@@ -344,11 +344,8 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
         facts["Trained before"] = earlier
     if history := describe_history(trainer):
         facts["History"] = history
-    for callback in trainer.callback_handler.callbacks:
-        # A caller's callback may have an attribute of that name, too.
-        is_own = any(kind.__module__.startswith("trl_consistency.") for kind in type(callback).__mro__)
-        if is_own and (stopped := getattr(callback, "stopped", None)):
-            facts["Stopped"] = stopped
+    if stopped := why_stopped(trainer):
+        facts["Stopped"] = stopped
     if missed := missed_best(trainer):
         facts["Kept"] = missed
     elif kept := best_step(trainer):

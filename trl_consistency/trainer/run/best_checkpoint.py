@@ -34,6 +34,16 @@ def warn_of_choice(args: Any, state: Any) -> None:
         )
 
 
+def why_stopped(trainer: Any) -> str | None:
+    """Returns why a callback of this package stopped the training, or None."""
+    for callback in trainer.callback_handler.callbacks:
+        # A caller's callback may have an attribute of that name, too.
+        is_own = any(kind.__module__.startswith("trl_consistency.") for kind in type(callback).__mro__)
+        if is_own and (stopped := getattr(callback, "stopped", None)):
+            return str(stopped)
+    return None
+
+
 def best_step(trainer: Any) -> int | None:
     """Returns the step of the best checkpoint if its weights were loaded at the end of training."""
     checkpoint = trainer.state.best_model_checkpoint

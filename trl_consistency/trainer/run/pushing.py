@@ -14,6 +14,7 @@ from ...log import get_logger
 from ...publishing import explain, hub_base, publish
 from ...publishing.hub import check_private
 from ...upstream import OwnState, get_config_model_id
+from .best_checkpoint import why_stopped
 
 
 logger = get_logger(__name__)
@@ -142,7 +143,7 @@ class PushMixin:
         """
         if not self.is_world_process_zero() or self.args.hub_strategy == HubStrategy.END:
             return
-        if any(getattr(callback, "stopped", None) for callback in self.callback_handler.callbacks):
+        if why_stopped(self):
             return
         try:
             publish(
