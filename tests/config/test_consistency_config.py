@@ -17,6 +17,8 @@ from trl_consistency import (
     OnPolicyConsistencyTrainer,
 )
 from trl_consistency.config.options import described_options
+from trl_consistency.evaluation.held_out import CONTROL_ACCURACY, MEASURED
+from trl_consistency.evaluation.rates.measures import METRICS
 
 
 def test_one_method_may_be_a_string(tmp_path):
@@ -322,14 +324,26 @@ def test_layers_must_be_a_list(tmp_path):
         ("eval_activation_distance/layer_1", None, False),
         ("eval_hard_attct_skipped_rows", None, False),
         ("reference_kl", True, True),
+        ("eval_mean_token_accuracy", False, False),
     ],
 )
 def test_best_model_by_a_metric_of_which_less_is_better(tmp_path, metric, given, is_better):
     options = {"metric_for_best_model": metric, "load_best_model_at_end": True, "greater_is_better": given}
     strategies = {"eval_strategy": "epoch", "save_strategy": "epoch"}
-    with pytest.warns(match="worst step") if given else nullcontext():
+    with nullcontext() if given is None else pytest.warns(match="worst step"):
         config = ConsistencyConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, **options, **strategies)
     assert config.greater_is_better is is_better
+
+
+@pytest.mark.parametrize("name", [*MEASURED, CONTROL_ACCURACY, "score"])
+def test_the_worst_step_by_any_metric_of_the_guard_is_warned_about(tmp_path, name):
+    """Four of its scores and shares, and the control questions, got no warning."""
+    options = {"metric_for_best_model": f"eval_consistency/{name}", "load_best_model_at_end": True}
+    options |= {"eval_strategy": "epoch", "save_strategy": "epoch", "use_cpu": True, "bf16": False}
+    is_better = name == "score" or not METRICS[name.partition("/")[0]].is_failure
+    assert ConsistencyConfig(output_dir=str(tmp_path), **options).greater_is_better is is_better
+    with pytest.warns(match="worst step would be kept"):
+        ConsistencyConfig(output_dir=str(tmp_path), greater_is_better=not is_better, **options)
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,8 @@ LOWER_IS_BETTER = (
     *("sycophancy", "attack_success", "unread", "attct_skipped_rows"),
 )
 
-# ... and of which the highest is the best
-HIGHER_IS_BETTER = ("consistency/score", "accuracy")
+# ... and of which the highest is the best: every other metric of the guard, and accuracies
+HIGHER_IS_BETTER = re.compile(r"^(eval_)?consistency/|accuracy$")
 
 # Keys that `generation_kwargs` must not set, and the option for each, or None if the trainer sets it
 RESERVED_GENERATION_KWARGS = {
@@ -273,7 +273,9 @@ class PairConfig(_Arguments):
     def _warn_of_worst(self, metric: str, is_lower_better: bool) -> None:
         """Warns where the worst step would be kept as the best. `dataclasses.replace` keeps the direction of another metric."""
         keeps_best = self.load_best_model_at_end or self.save_strategy == "best"
-        is_worst = is_lower_better if self.greater_is_better else metric.endswith(HIGHER_IS_BETTER)
+        is_worst = (
+            is_lower_better if self.greater_is_better else not is_lower_better and HIGHER_IS_BETTER.search(metric)
+        )
         if keeps_best and self.greater_is_better is not None and is_worst:
             better = "lower" if is_lower_better else "higher"
             warnings.warn(
