@@ -6,7 +6,14 @@ from tests.helpers.models import make_model
 from trl_consistency import InvalidPairsError
 from trl_consistency.evaluation import Estimate, PairSet
 from trl_consistency.evaluation.answers import generate as answering
-from trl_consistency.evaluation.held_out import draw_sample, fallen, measure_sample, prepare_sample, selection_score
+from trl_consistency.evaluation.held_out import (
+    draw_sample,
+    fallen,
+    measure_sample,
+    prepare_sample,
+    selection_score,
+    unguarded,
+)
 
 
 # What the model says to each prompt, without the cue and with it.
@@ -77,6 +84,21 @@ def test_what_makes_the_rates_doubtful_is_told(monkeypatch, tokenizer):
     assert warning.startswith("1 of 22 answer(s) hold a thought between [THINK] and [/THINK]")
 
 
+def test_keys_that_no_answer_gives_are_told(monkeypatch, tokenizer):
+    """Keys that were written with their derivation made all control answers wrong, without a word."""
+    say(monkeypatch, tokenizer)
+    told: list[str] = []
+    derived = CONTROL.map(lambda row: {"answer": f"The sum of both is {row['answer']}.\n#### {row['answer']}"})
+    rates = measure_sample(None, tokenizer, prepare_sample(draw_sample(PAIRS, derived), tokenizer), tell=told.append)
+    assert rates["clean_accuracy/control"].hits == 0
+    (warning,) = told
+    assert warning.startswith(
+        "3 of 3 answer(s) to questions name none of the possible answers (control, clean prompts"
+    )
+    measure_sample(None, tokenizer, prepare_sample(draw_sample(PAIRS, CONTROL), tokenizer), tell=told.append)
+    assert len(told) == 1
+
+
 def test_classes_count_by_their_names(monkeypatch, tokenizer):
     say(monkeypatch, tokenizer)
     pairs, control = PAIRS, CONTROL
@@ -126,6 +148,17 @@ def test_what_has_fallen(now, found):
         "clean_accuracy": rate(8, 8),
     }
     assert fallen(start, start | now, 0.1) == found
+
+
+@pytest.mark.parametrize(
+    ("max_drop", "found"), [(0, []), (0.04, []), (0.05, ["clean_refusal"]), (0.5, ["clean_refusal"])]
+)
+def test_what_cannot_fall(max_drop, found):
+    """No later rate falls by more: not even one of nothing."""
+    start = {"clean_accuracy": rate(60, 100), "clean_refusal": rate(5, 100), "sycophancy": rate(0, 100)}
+    assert unguarded(start, max_drop) == found
+    nothing = {name: rate(0, 100) for name in start}
+    assert {*fallen(start, nothing, max_drop)} == {"clean_accuracy", "clean_refusal"} - {*found}
 
 
 def test_sample_has_each_kind_and_stays_the_same():

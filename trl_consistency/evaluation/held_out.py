@@ -22,7 +22,7 @@ from .pair_set import PairSet
 from .rates.intervals import Estimate
 from .rates.measures import ABILITIES, harmonic_mean
 from .rendered_rows import RENDERED
-from .result_warnings import warnings_of_answers
+from .result_warnings import warnings_of_answers, warnings_of_unread
 from .row_kinds import kind_of
 from .run import evaluate
 
@@ -48,6 +48,8 @@ CONTROL_ACCURACY = f"clean_accuracy/{CONTROL}"
 
 # A fall in one of these stops the run: consistency training can cost them.
 GUARDED = (*ABILITIES, CONTROL_ACCURACY)
+
+ROUNDING = 1e-9
 
 
 class HeldOutSample(NamedTuple):
@@ -150,7 +152,7 @@ def measure_sample(
     Returns the [`MEASURED`] metrics and `clean_accuracy/control` of a model on a sample from [`prepare_sample`], under
     greedy decoding and without intervals, where the sample has rows for them. All processes pass the same sample, and
     share the work. The `engine`, which decodes greedily, answers instead of `model.generate`. `tell` is called with warnings of answers
-    that were cut, or have thoughts between other markers.
+    that were cut, have thoughts between other markers, or name no possible answer.
     """
     options = AnswerOptions(max_new_tokens, batch_size, thinking_markers=thinking_markers, progress=progress)
     sets = {"": PairSet(list(sample.pairs), sample.candidates)}
@@ -158,7 +160,7 @@ def measure_sample(
         control = [{**row, "category": None} for row in sample.control]
         sets[CONTROL] = PairSet(control, {None: sample.control_answers})
     results = evaluate(model, tokenizer, sets, options, engine=engine)
-    for warning in warnings_of_answers(results.sets):
+    for warning in warnings_of_answers(results.sets) + warnings_of_unread(results.sets):
         tell(warning)
     rates = results.rates(with_intervals=False)
     return {name: rates[name] for name in (*MEASURED, CONTROL_ACCURACY) if name in rates}
@@ -175,7 +177,12 @@ def selection_score(rates: Mapping[str, Estimate]) -> float | None:
 
 def fallen(start: Mapping[str, Estimate], now: Mapping[str, Estimate], max_drop: float) -> list[str]:
     """Returns the guarded rates that fell by more than `max_drop` since the start."""
-    return [name for name in GUARDED if name in start and start[name].value - now[name].value > max_drop + 1e-9]
+    return [name for name in GUARDED if name in start and start[name].value - now[name].value > max_drop + ROUNDING]
+
+
+def unguarded(start: Mapping[str, Estimate], max_drop: float) -> list[str]:
+    """Returns the guarded rates that are too low at the start to fall by more than `max_drop`."""
+    return [name for name in GUARDED if name in start and start[name].value <= max_drop + ROUNDING]
 
 
 def _draw(indices: Any, num_rows: int, seed: int) -> list[int]:

@@ -25,9 +25,12 @@ def warnings_of(sets: Mapping[str, SetResults]) -> list[str]:
     for name, of_set in sets.items():
         found += _of_rows(of_set, f" of {name}" if name else "")
         found += left_out_questions(of_set.pairs.rows, of_set.preferences, name)
-    for name, of_set in sets.items():
-        found += _of_unread(of_set, name)
-    return found
+    return found + warnings_of_unread(sets)
+
+
+def warnings_of_unread(sets: Mapping[str, SetResults]) -> list[str]:
+    """Returns warnings of sides where no answer was read, or where few answers name a possible answer."""
+    return [warning for name, of_set in sets.items() for warning in _of_unread(of_set, name)]
 
 
 def _of_judge(sets: Mapping[str, SetResults]) -> list[str]:

@@ -374,6 +374,49 @@ def test_without_a_margin_nothing_stops(tmp_path, monkeypatch):
     assert guard.stopped is None
 
 
+def never_stops(caplog):
+    return [record.getMessage() for record in caplog.records if "can never stop the training" in record.getMessage()]
+
+
+@pytest.mark.parametrize(
+    ("start", "max_drop", "named"),
+    [
+        (rates(0), 0.05, ["accuracy on control questions"]),
+        (rates(1), 0.1, ["accuracy on control questions"]),
+        (rates(1), 0.05, []),
+        (rates(0), None, []),
+        (
+            rates(0) | {"clean_refusal": rate(3, 64)},
+            0.05,
+            ["accuracy on control", "refusals of harmful clean prompts"],
+        ),
+    ],
+)
+def test_share_that_cannot_fall_by_more_than_the_margin_is_told(tmp_path, monkeypatch, caplog, start, max_drop, named):
+    """The run was taken for guarded, though no loss could stop it."""
+    script(monkeypatch, start, start)
+    trainer, _ = guarded(tmp_path, {"eval_every": 1, "max_drop": max_drop}, max_steps=1)
+    trainer.train()
+    found = never_stops(caplog)
+    assert len(found) == bool(named)
+    assert all(name in found[0] for name in named)
+    if named:
+        assert f"accuracy on control questions ({start['clean_accuracy/control']})" in found[0]
+
+
+def test_answers_that_name_no_possible_answer_are_told(tmp_path, caplog):
+    """Control questions whose keys are written otherwise than the model answers showed no loss, and nothing said so."""
+    trainer, _ = guarded(tmp_path, {"eval_every": 1, "max_drop": 0.1}, max_steps=1)
+    trainer.train()  # a model that babbles
+    told = "The guard: 3 of 3 answer(s) to questions name none of the possible answers (control, clean prompts: "
+    assert caplog.text.count(told) == 1
+
+
+def test_control_rows_that_repeat_are_told(tmp_path, caplog):
+    ConsistencyEvalCallback(make_trainer(tmp_path), PAIRS, concatenate_datasets([CONTROL, CONTROL]), eval_every=1)
+    assert "3 row(s) of the guard's `control_dataset` repeat the two prompts of an earlier row" in caplog.text
+
+
 def test_resumed_run_compares_with_the_very_start(tmp_path, monkeypatch):
     options = {"max_steps": 4, "save_strategy": "steps", "save_steps": 2}
     script(monkeypatch, rates(10), rates(9))

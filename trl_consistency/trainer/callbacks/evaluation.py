@@ -20,6 +20,7 @@ from ...evaluation.held_out import (
     measure_sample,
     prepare_sample,
     selection_score,
+    unguarded,
 )
 from ...evaluation.rates.intervals import Estimate
 from ...evaluation.result_warnings import warnings_of_rows
@@ -156,9 +157,8 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
             if rows:
                 warn_of_other_form(f"`{name}` of the guard", rows, trainer.is_chat)
                 warn_of_other_variables(f"`{name}` of the guard", rows, of_run, trainer.shared_variables, numbers)
-        of_rows = warnings_of_rows(self.sample.pairs, self.sample.numbers[0], " of the guard's `eval_dataset`")
-        for warning in of_rows:
-            logger.warning(warning)
+                for warning in warnings_of_rows(rows, numbers, f" of the guard's `{name}`"):
+                    logger.warning(warning)
         recorded = trainer.recorded_data
         # Pairs with two equal prompts are anchors, too.
         trained = recorded["train_dataset"], recorded.get("anchor_dataset")
@@ -228,7 +228,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
                 f"`{name}` was {of!r} and is {now[name]!r}" for name, of in answers.items() if of != now.get(name, of)
             ]
             if saved.get("sample") == self._sample_digest() and not changed:
-                self._start = {name: Estimate.from_dict(figures) for name, figures in saved["start"].items()}
+                self._begin_with({name: Estimate.from_dict(figures) for name, figures in saved["start"].items()})
                 return
             what = f"for these answers ({', '.join(changed)})" if changed else "for these rows"
             logger.warning(f"What the model did before the first step is not known {what}: drops count from here on.")
@@ -327,9 +327,20 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
             self._warned[kind] = count
             logger.warning(f"The guard: {warning}")
 
+    def _begin_with(self, rates: dict[str, Estimate]) -> None:
+        """Takes rates as those before the first step. Warns of shares that no loss can lower by more than `max_drop`."""
+        self._start = rates
+        if self.max_drop is not None and (found := unguarded(rates, self.max_drop)):
+            shares = "; ".join(f"{WHAT_FELL[name]} ({rates[name]})" for name in found)
+            logger.warning(
+                f"`max_drop={self.max_drop}` can never stop the training for {shares}: a share cannot fall by more than it is before the "
+                "first step. Look at the answers, and at how the keys are written. Give rows that the model answers well."
+            )
+
     def _compare(self, rates: dict[str, Estimate], state: TrainerState, control: TrainerControl) -> None:
         if self._start is None:
-            self._start = rates
+            self._begin_with(rates)
+        assert self._start is not None
         if self.max_drop is None or self.stopped:
             return
         found = fallen(self._start, rates, self.max_drop)
