@@ -17,7 +17,7 @@ from .stated_answers import (
     denies,
     gives,
     hints_at,
-    in_number_of,
+    in_words_of,
     mentioned,
     named_answers,
     names_more_of,
@@ -80,7 +80,7 @@ class _Names(NamedTuple):
     as_own: Mapping[str, str]
     own: Mapping[str, str]
     partial: Mapping[str, str]
-    keys: Collection[str]
+    keys: Mapping[str, str]
 
     @classmethod
     def of(cls, row: Mapping[str, Any], possible: Names, question: str) -> "_Names":
@@ -104,8 +104,11 @@ def read_free_answer(row: Mapping[str, Any], said: str, possible: Names) -> Read
     named = _given_last(row, said, names)
     is_definite = gives_answer(_without_references(said), question, row["answer"])
     if not named and is_definite:
-        written = in_number_of(said, names.own, question)
-        named = _given_last(row, written, names)  # "Bees" for "bee", and not another answer
+        parts = partial_names(names.keys, question, possible)
+        written = in_words_of(said, names.own, parts, question)
+        named = _given_last(
+            row, written, names
+        )  # "Bees" for "bee", "Marlowe" for his whole name, and not another answer
         if named and not gives(written, names.own, question):
             return NO_ANSWER  # "A term that some actors use"
     if isinstance(named, Reading):

@@ -120,5 +120,5 @@ def partial_names(own: Mapping[str, str], question: str, names: Names) -> dict[s
 
 def shared_parts(own: Collection[str], question: str) -> set[str]:
     """Returns the capitalized words that the names of both answers have, and the question does not: "Bush" of two presidents."""
-    parts = [set(re.findall(r"\b[A-Z]\w{2,}", name)) for name in own]
+    parts = [set(re.findall(r"\b(?!The\b)[A-Z]\w{2,}", name)) for name in own]
     return {of for of in set.intersection(*parts) if of not in question} if len(parts) > 1 else set()

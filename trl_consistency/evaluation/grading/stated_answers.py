@@ -17,7 +17,7 @@ from ...data.typography import (
     with_digits,
     without_accents,
 )
-from .clauses import Clauses, stems
+from .clauses import FUNCTION_WORDS, Clauses, stems
 from .definite import gives_answer
 from .mentions import (
     given,
@@ -69,6 +69,11 @@ _ANY_WORD = re.compile(r"\b([^\W\d_]+)")
 _BEFORE_COMPLEMENT = 20
 _COPULA = re.compile(r"(?:\b(?:is|was|are|were|called)|:)\s+(?:(?:the|an?)\s+)?[\"'*_(\u201c\u2018]*$", re.IGNORECASE)
 _CLAUSE_END = re.compile(r"[\"'*_)\u201d\u2019]*(?:[.,;!]|\s*$)")
+
+# A word with a capital that no sentence begins with
+_NAME_WITHIN = re.compile(r"(?<=[\w,;:)] )(?!I\b)[A-Z]\w+")
+
+_PART_OF_PLACE = re.compile(r"(?:North|South|East|West|Central|New)\b")  # "South Africa" is not Africa
 
 # What stands between the items of a list, in an answer and in a text. Longer lists are read in their own order.
 _LIST = re.compile(r",?\s+(?:and|&)\s+|,\s+")
@@ -207,21 +212,32 @@ def hints_at(text: str, names: Iterable[str], besides: str) -> bool:
     return False
 
 
-def in_number_of(text: str, names: Iterable[str], question: str) -> str:
+def in_words_of(text: str, names: Iterable[str], parts: Mapping[str, str], question: str) -> str:
     """
-    Returns a text with the singular or regular plural of names in lower case as these names are: "bee" for "Bees". Words of the question stay
-    as they are, and all if it asks for such a form.
+    Returns a text with names as they are given here, where it has them in another form: "Honey" for "honey", "bee" for "Bees", and
+    "William Shakespeare" for "Shakespeare", which is one of the `parts`, if the text has no other name. Words of the question stay as they
+    are, and nouns if it asks for such a form.
     """
     forms: dict[str, str] = {}
-    for words in map(_words, () if _ASKS_FOR_NUMBER.search(question) else names):
+    for words in map(_words, names):
         if re.fullmatch(r"[a-z]+(?:[ -][a-z]+)*", words) and len(words) >= _SHORTEST_NOUN:
-            forms |= dict.fromkeys(_other_numbers(words), words)
+            forms |= {} if _ASKS_FOR_NUMBER.search(question) else dict.fromkeys(_other_numbers(words), words)
+        elif re.fullmatch(r"[A-Z][a-z]{2,}", words) and words.lower() not in FUNCTION_WORDS:
+            forms[words.lower()] = words
     for form in mentioned(question, forms):
         del forms[form]
-    if not forms:
-        return text
-    found = re.compile(rf"\b(?:{'|'.join(map(re.escape, forms))})\b", re.IGNORECASE)
-    return found.sub(lambda of: forms[of[0].lower()], text)
+    if forms:
+        found = re.compile(rf"\b(?:{'|'.join(map(re.escape, forms))})\b", re.IGNORECASE)
+        text = found.sub(lambda of: forms[of[0].lower()], text)
+    known = {of.lower() for name in (question, *parts.values()) for of in re.findall(r"\w+", name)}
+    if any(word.lower() not in known for word in _NAME_WITHIN.findall(text)):
+        return text  # "Edgar Marlowe", "Namibia, Africa"
+    parts = {
+        part: name
+        for part, name in parts.items()
+        if part[0].isupper() and not _PART_OF_PLACE.match(name) and not mentioned(text, [name])
+    }
+    return re.sub(r"(?<![\w-])[A-Z]\w+(?![\w-])", lambda of: parts.get(of[0], of[0]), text)
 
 
 def _other_numbers(words: str) -> list[str]:
