@@ -1,7 +1,10 @@
 import json
+import re
 from datetime import datetime
+from pathlib import Path
 
 import pytest
+import trl
 from datasets import Dataset
 
 from tests.helpers.models import CHATML, make_pairs, make_tokenizer
@@ -15,6 +18,7 @@ USER = {"role": "user", "content": "What is\n the capital?  "}
 SYSTEM = {"role": "system", "content": "Be brief."}
 THOUGHT = {"role": "assistant", "content": "Paris.", "reasoning_content": "Hm."}
 CALL = {"function": {"name": "search", "arguments": {"for": 'the "capital"'}}}
+SAID_CALL = {"function": {"name": "search", "arguments": {"for": "the capital"}}}
 TOOLS = [{"type": "function", "function": {"name": "search", "parameters": {}}}]
 TURN = "{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
 TRIMMED = CHATML.replace("+ message.content +", "+ message.content | trim +")
@@ -113,6 +117,45 @@ def test_templates_that_leave_out_text_are_refused(template, messages, tools, me
 def test_text_that_is_left_out_and_said_elsewhere_is_refused(template, messages, tools, message):
     with pytest.raises(InvalidPairsError, match=f"{message} is not in the rendered text as often as it is said"):
         render_prompt(make_tokenizer(template), messages, tools)
+
+
+@pytest.mark.parametrize("prompt", [[USER], [SYSTEM, USER, {"role": "assistant", "content": "So"}]])
+@pytest.mark.parametrize(
+    ("answer", "left_out"),
+    [
+        ({"tool_calls": [SAID_CALL]}, "search"),
+        ({"reasoning_content": USER["content"]}, "What is"),
+        ({"refusal": "the capital"}, "the capital"),
+    ],
+    ids=["call", "thought", "refusal"],
+)
+def test_a_completion_that_is_left_out_and_said_in_the_prompt_is_refused(prompt, answer, left_out):
+    """The target was what else the answer has, or the end of the turn alone."""
+    completion = [{"role": "assistant", "content": "", **answer}]
+    said = re.escape(f"what message {len(prompt) - (len(prompt) > 1)} (assistant) says: '{left_out}")
+    with pytest.raises(InvalidPairsError, match=f"leaves out or changes {said}"):
+        render_completion(make_tokenizer(), prompt, completion, TOOLS)
+    others = "(message.tool_calls or message.reasoning_content or message.refusal or '') | string"
+    tokenizer = make_tokenizer(changed(f"message.content + {others}"))
+    assert left_out in tokenizer.decode(render_completion(tokenizer, prompt, completion, TOOLS))
+
+
+def test_a_call_that_a_real_template_leaves_out_is_refused():
+    """LFM 2's first template writes the list of tools, and no calls."""
+    tokenizer = make_tokenizer((Path(trl.__file__).parent / "chat_templates" / "lfm2.jinja").read_text())
+    tokenizer.add_special_tokens({"bos_token": "<s>"})
+    completion = [{"role": "assistant", "content": "", "tool_calls": [SAID_CALL]}]
+    with pytest.raises(InvalidPairsError, match=r"message 1 \(assistant\) says: 'search'"):
+        render_completion(tokenizer, [USER], completion, TOOLS)
+
+
+def test_a_completion_that_says_what_the_prompt_says():
+    """It is written again, after a begun answer and with an empty thought at the prompt's end, too."""
+    thinking = make_tokenizer(CHATML.replace("message.content", "message.content | trim"))
+    for prompt in ([USER], [SYSTEM, USER, {"role": "assistant", "content": "So <"}]):
+        for kwargs in ({}, {"no_think": True}):
+            ids = render_completion(thinking, prompt, "<b> What is\n the capital?", None, kwargs)
+            assert thinking.decode(ids).strip().endswith("b> What is\n the capital?<|im_end|>")
 
 
 def test_text_that_is_said_in_several_forms(tokenizer):

@@ -49,6 +49,15 @@ def train_tools(room: Room) -> None:
     train_template(ALL_TEXT)(room)
 
 
+def train_call(room: Room) -> None:
+    """Training on a call of a tool, with a chat template that writes the list of tools and no calls."""
+    tool = {"type": "function", "function": {"name": "calculator", "parameters": {}}}
+    call = {"type": "function", "function": {"name": "calculator", "arguments": {}}}
+    completion = [{"role": "assistant", "content": "", "tool_calls": [call]}]
+    room.file("pairs.jsonl", [CHAT | {"completion": completion, "tools": [tool]}] * 2)
+    train_template("{{ tools | tojson }}" + ALL_TEXT)(room)
+
+
 def replaced_by_folder(name: str) -> Callable[[Room], None]:
     """Training a model where a folder has the place of a file."""
 
@@ -222,6 +231,12 @@ CASES: list[Case] = [
         "…row 0: the chat template leaves out or changes what `tools` says: 'calculator' is not in the rendered text as often "
         "as it is said. …",
         train_tools,
+    ),
+    Case(
+        "template without calls",
+        "Given completions that call a tool, under a chat template that writes the list of tools and no calls",
+        "…row 0: the chat template leaves out or changes what message 1 (assistant) says: 'calculator' is not in the rendered text. …",
+        train_call,
     ),
     Case(
         "template opens a thought",

@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -339,21 +341,27 @@ def _apply_chat_template(
     if isinstance(template, dict):
         template = template["tool_use" if tools and "tool_use" in template else "default"]
     what = f"The chat template, for the prompt that begins with {message_text(messages[0])[:60]!r},"
+    write = partial(
+        tokenizer.apply_chat_template,
+        tools=tools,
+        chat_template=template,
+        continue_final_message=continued,
+        tokenize=False,
+        **variables,
+    )
+    start = 0
     with time_limit(RENDERING_SECONDS, what):
         check_variables(template, variables)
         check_roles(template, messages)
-        rendered = tokenizer.apply_chat_template(
-            messages,
-            tools=tools,
-            chat_template=template,
-            add_generation_prompt=not is_complete and not continued,
-            continue_final_message=continued,
-            tokenize=False,
-            **variables,
-        )
+        rendered = write(messages, add_generation_prompt=not is_complete and not continued)
+        if is_complete:  # what the prompt says is no part of the completion
+            with suppress(Exception):  # some templates refuse a prompt without its begun answer
+                earlier = write(messages[:-1], add_generation_prompt=False)
+                letters = enumerate(zip(earlier, rendered, strict=False))
+                start = next((place for place, (one, other) in letters if one != other), len(earlier))
     if len(rendered) > MOST_CHARACTERS:
         raise TimeLimitError(f"{what} writes {len(rendered)} characters, more than any model can read.")
-    check_rendered(rendered, messages, tools, is_complete)
+    check_rendered(rendered[start:], messages, tools, is_complete)
     if tokenize:
         for message in messages[-1:] if is_complete else messages:
             _check_tokens(tokenizer, message_text(message))

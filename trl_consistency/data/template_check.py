@@ -78,7 +78,7 @@ def check_rendered(text: str, messages: Sequence[dict[str, Any]], tools: list[di
     """
     Raises [`InvalidPairsError`] if a rendered conversation lacks text of the messages or the names of the tools. White
     space may differ, and the thoughts of assistant turns before the last question may be missing. With `is_complete`,
-    only the text of the last message, the completion, is required.
+    only the text of the last message, the completion, is required, and `text` is what follows the messages before it.
     """
     words = " ".join(text.split())
     asked = max((place for place, message in enumerate(messages) if message["role"] == "user"), default=-1)
