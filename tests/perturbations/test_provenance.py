@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from trl_consistency import ConsistencyError
 from trl_consistency.data.pairs import row_checker
-from trl_consistency.perturbations import PERTURBATIONS, Provenance, Source, draw, find_perturbations, perturb
+from trl_consistency.perturbations import (
+    PERTURBATIONS,
+    BuildReport,
+    Provenance,
+    Source,
+    build_pairs,
+    draw,
+    find_perturbations,
+    perturb,
+)
 
 
 # Text of all kinds, and what a careless template would trip over.
@@ -232,6 +241,24 @@ def test_an_edited_question_is_not_shared(name):
     row = perturb(QUESTION, draw(QUESTION, find_perturbations([name])[0]))
     assert QUESTION.question in row["perturbed_prompt"][0]["content"]
     assert row["shared_text"] is None
+
+
+@pytest.mark.parametrize("name", ["base64+suggested_answer", "suggested_answer+rot13+authority"])
+def test_a_cue_after_encoded_choices_stands_before_or_after_all(name):
+    """It was said to stand before the choices, and stood after all of the encoded text."""
+    steps, places = find_perturbations([name])[0], set()
+    for seed in range(30):
+        row = perturb(QUESTION, draw(QUESTION, steps, seed=seed))
+        places.add(place := row["position"].split("+")[-1])
+        paragraphs = row["perturbed_prompt"][0]["content"].split("\n\n")
+        cue = paragraphs[0 if place == "start" else -1]
+        assert f"({row['biased_answer']})" in cue
+    assert places == {"start", "end"}
+    of_choices = ["before_choices", "after_choices"]
+    report = BuildReport()
+    rows = [{"question": "Where?", "choices": ["Lyon", "Oslo"], "answer": "B"}]
+    assert not list(build_pairs(rows, [name], positions=of_choices, test_share=0, report=report))
+    assert report.lacking == {(name, "the position before_choices or after_choices"): 1}
 
 
 @pytest.mark.parametrize("as_table", [float, np.float64, np.int64, str])

@@ -18,7 +18,7 @@ from .columns import DEFAULT_COLUMNS, Columns, columns_of, find_columns, late_co
 from .draft import POSITIONS
 from .jailbreak import BENIGN_REQUESTS
 from .provenance import WrongAnswer, check_choice, draw, make_pair, possible_suggestions
-from .registry import Perturbation, find_perturbations
+from .registry import Perturbation, find_perturbations, open_positions
 from .source import BeyondChoicesError, Source, content_text, read_source
 
 
@@ -311,13 +311,13 @@ def _check_columns(compositions: list[Steps], columns: Columns, chat: bool, wron
 
 
 def _lack(steps: Steps, source: Source, wrong_answer: WrongAnswer, positions: Sequence[str]) -> str | None:
-    for step in steps:
+    for step, possible in zip(steps, open_positions(steps, source, positions), strict=True):
         need = step.lacks(source)
         if need:
             return need
         if step.suggests == "wrong" and wrong_answer == "given" and not source.given_wrong_answer:
             return "a given wrong answer"
-        if step.positions and not step.open_positions(source, positions):
+        if step.positions and not possible:
             return f"the position {' or '.join(positions)}"
     return None
 

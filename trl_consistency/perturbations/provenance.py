@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from ..data.pairs import row_checker
 from ..errors import ConsistencyError, one_line
 from .draft import POSITIONS, Draft
-from .registry import PERTURBATIONS, WORDING_SPLITS, Cue, Perturbation
+from .registry import PERTURBATIONS, WORDING_SPLITS, Cue, Perturbation, open_positions
 from .source import Source
 
 
@@ -90,11 +90,10 @@ def draw(
     key = f"{seed}/{split}/{name}/{source.source_id}/{source.question}"
     rng = random.Random(f"{key}/{variant}")
     drawn, places = [], []
-    for step in steps:
+    for step, possible in zip(steps, open_positions(steps, source, positions), strict=True):
         order = list(range(len(step.wordings[split])))
         random.Random(f"{key}/{step.name}").shuffle(order)
         drawn.append(f"{step.name}/{WORDING_SPLITS[split]}-{order[variant % len(order)]:02d}")
-        possible = step.open_positions(source, positions)
         places.append(rng.choice(possible) if possible else "")
     biased = ""
     suggests = {step.suggests for step in steps}
