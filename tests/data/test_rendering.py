@@ -185,9 +185,12 @@ def test_a_template_that_renders_the_prompt_itself_differently_is_refused():
 def test_completion_after_a_space_has_no_second_one():
     """The prompt's last token is the space, and such a tokenizer puts one in front of every text."""
     tokenizer = make_sentencepiece_tokenizer()
-    for prompt, completion in (("Answer: ", "A"), ("Answer:", " A"), ("Answer: (", "A)"), ("Answer:  ", " A")):
-        ids = render_prompt(tokenizer, prompt) + render_completion(tokenizer, prompt, completion)
-        assert tokenizer.decode(ids) == f"{prompt}{completion}</s>"
+    merging = make_sentencepiece_tokenizer(merges=[("\u2581", "\u2581")])
+    pairs = [("Answer: ", "A"), ("Answer:", " A"), ("Answer: (", "A)"), ("Answer:  ", " A"), ("Answer: ", "  A")]
+    for prompt, completion in pairs:
+        for of in (tokenizer, merging):
+            ids = render_prompt(of, prompt) + render_completion(of, prompt, completion)
+            assert of.decode(ids) == f"{prompt}{completion}</s>"
 
 
 @pytest.mark.parametrize("end", ["", "<|im_end|>", "<|im_end|>\n", " <|im_end|> \n"])

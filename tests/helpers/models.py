@@ -1,5 +1,6 @@
 """Tiny models and tokenizers, built from configs, and pairs for them: nothing is downloaded."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -57,10 +58,10 @@ def make_ending_tokenizer(chat_template: str | None = CHATML) -> PreTrainedToken
     return tokenizer
 
 
-def make_sentencepiece_tokenizer() -> PreTrainedTokenizerFast:
+def make_sentencepiece_tokenizer(merges: Sequence[tuple[str, str]] = ()) -> PreTrainedTokenizerFast:
     """A tokenizer of characters that, as those of Llama 2 and Mistral do, puts a space in front of every text."""
     tokens = ["<unk>", "</s>", "▁", *map(chr, range(33, 127))]
-    merges = [("▁", letter) for letter in "ABCDT("]
+    merges = [*merges, *(("▁", letter) for letter in "ABCDT(")]
     vocab = {token: number for number, token in enumerate([*tokens, *map("".join, merges)])}
     backend = Tokenizer(models.BPE(vocab, merges, unk_token="<unk>"))
     backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])

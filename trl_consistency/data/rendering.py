@@ -417,8 +417,8 @@ def _encode_rest(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
         tokenizer(text=of, add_special_tokens=False)["input_ids"] for of in ("\n", text, f"\n{text}")
     )
     begins = tokenizer.convert_ids_to_tokens(alone[:1])
-    is_put_in_front = begins and begins[0].startswith("\u2581") and not text.startswith((" ", "\u2581"))
-    return after[len(line) :] if is_put_in_front and after[: len(line)] == line else alone
+    may_be_in_front = begins and begins[0].startswith("\u2581")
+    return after[len(line) :] if may_be_in_front and after[: len(line)] == line else alone
 
 
 def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
