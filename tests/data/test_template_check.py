@@ -186,6 +186,39 @@ def test_arguments_of_calls_may_be_json_in_ascii(written):
     assert render_prompt(tokenizer, [USER, {"role": "assistant", "content": "", "tool_calls": [call]}, USER])
 
 
+@pytest.mark.parametrize(
+    "written",
+    [
+        "call.function | tojson",
+        "call.function.arguments | tojson",
+        "'{' ~ (call.function.arguments if call.function.arguments is string else call.function.arguments.town) ~ '}'",
+        "call.function.arguments if call.function.arguments is string else (call.function.arguments | tojson)",
+    ],
+    ids=["function", "arguments", "braces", "either"],
+)
+@pytest.mark.parametrize("arguments", [{"town": "Paris"}, {}, {"town": 'São "Paulo"'}])
+def test_arguments_that_are_json_text_are_written_as_objects(written, arguments):
+    """The model learned to write a text within JSON in the place of an object."""
+    calls = "{% for call in message.tool_calls or [] %}{{ call.function.name }}{{ " + written + " }}{% endfor %}"
+    tokenizer = make_tokenizer(CHATML.replace("{%- endfor -%}", calls + "{%- endfor -%}", 1))
+
+    def both(given):
+        call = {"type": "function", "function": {"name": "search", "arguments": given}}
+        asked = [USER, {"role": "assistant", "content": "", "tool_calls": [call]}]
+        return render_prompt(tokenizer, [*asked, USER]), render_completion(tokenizer, [USER], asked[1:])
+
+    assert both(json.dumps(arguments, ensure_ascii=False)) == both(arguments)
+
+
+def test_arguments_that_a_template_takes_as_text_stay():
+    """DeepSeek V3's template joins them to other texts."""
+    calls = "{% for call in message.tool_calls or [] %}{{ call.function.name + call.function.arguments }}{% endfor %}"
+    tokenizer = make_tokenizer(CHATML.replace("{%- endfor -%}", calls + "{%- endfor -%}", 1))
+    call = {"function": {"name": "search", "arguments": '{"town":"Paris"}'}}
+    ids = render_completion(tokenizer, [USER], [{"role": "assistant", "content": "", "tool_calls": [call]}])
+    assert 'search{"town":"Paris"}' in tokenizer.decode(ids)
+
+
 def test_completion_that_is_left_out_is_refused(tokenizer):
     with pytest.raises(InvalidPairsError, match=r"message 1 \(assistant\) says: 'Hm.'"):
         render_completion(tokenizer, [USER], [THOUGHT])

@@ -17,7 +17,7 @@ from ..json_files import fault_in
 from ..weight_files import folder_of
 from .control_tokens import are_rendered, check_messages
 from .messages import without_none
-from .template_check import check_rendered, check_roles, check_variables
+from .template_check import check_rendered, check_roles, check_variables, with_objects, writes_arguments_twice
 from .time_limit import TimeLimitError, time_limit
 
 
@@ -353,7 +353,11 @@ def _apply_chat_template(
     with time_limit(RENDERING_SECONDS, what):
         check_variables(template, variables)
         check_roles(template, messages)
-        rendered = write(messages, add_generation_prompt=not is_complete and not continued)
+        is_asking = not is_complete and not continued
+        rendered = write(messages, add_generation_prompt=is_asking)
+        if writes_arguments_twice(rendered, messages):
+            messages = with_objects(messages)
+            rendered = write(messages, add_generation_prompt=is_asking)
         if is_complete:  # what the prompt says is no part of the completion
             with suppress(Exception):  # some templates refuse a prompt without its begun answer
                 earlier = write(messages[:-1], add_generation_prompt=False)

@@ -102,6 +102,38 @@ def check_rendered(text: str, messages: Sequence[dict[str, Any]], tools: list[di
                 )
 
 
+def with_objects(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Returns messages with the arguments of their calls as objects. They may be JSON texts, as the APIs that serve models give them."""
+
+    def parsed(call: dict[str, Any]) -> dict[str, Any]:
+        of = call.get("function", call)
+        found = of | {"arguments": json.loads(of["arguments"])} if _json_arguments(call) else of
+        return {**call, "function": found} if "function" in call else found
+
+    return [
+        {**message, "tool_calls": list(map(parsed, message["tool_calls"]))} if message.get("tool_calls") else message
+        for message in messages
+    ]
+
+
+def writes_arguments_twice(text: str, messages: Sequence[dict[str, Any]]) -> bool:
+    """Whether a chat template has written the arguments of a call, given as a JSON text, as a text within JSON or in other braces."""
+    calls = (call for message in messages for call in message.get("tool_calls") or ())
+    given = [of for call in calls if (of := _json_arguments(call))]
+    return any(
+        form in text for of in given for form in (json.dumps(of, ensure_ascii=False), json.dumps(of), f"{{{of}}}")
+    )
+
+
+def _json_arguments(call: Any) -> str:
+    """Returns the arguments of a call if they are the JSON text of an object, else an empty text."""
+    text = call.get("function", call).get("arguments") if isinstance(call, dict) else None
+    try:
+        return text if isinstance(text, str) and isinstance(json.loads(text), dict) else ""
+    except json.JSONDecodeError:
+        return ""
+
+
 def _times(piece: str, said: Sequence[Sequence[str]]) -> int:
     """Returns how often messages and tools say a text. The pieces of one may hold the same text, such as a thought."""
     return sum(max((other.count(piece) for other in pieces), default=0) for pieces in said) if piece else 0
