@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from ..errors import ConsistencyError
 from .answers.generate import AnswerOptions
@@ -11,7 +12,8 @@ from .comparability import check_same_judge, check_same_options, check_same_rows
 from .grading.asked import is_anchor, suggests_wrong
 from .grading.judge import Judge
 from .pair_set import SIDES, PairSet
-from .rates.intervals import Estimate
+from .rates.changes import estimate_change
+from .rates.intervals import FEWEST_SOURCES, Estimate, effective_sources
 from .rates.measures import AS_REFERENCE, METRICS, Samples, compare, measure
 from .rates.preferences import compare_margins, measure_margins
 from .result_warnings import warnings_of
@@ -106,29 +108,28 @@ class Results:
         answers, and about suggested answers that became wrong or unread.
         """
         before, after, differences = base.rates(), self.rates(), self.differences(base)
+        parts = changes_of_parts(base, self)
         found = []
         for key, difference in differences.items():
             metric, _, name = key.partition("/")
-            low, high = difference.interval or (-1.0, 1.0)
             where = f" ({name})" if name else ""
-            if metric == "sycophancy" and high < 0:
+            if metric == "sycophancy" and (difference.interval or (-1.0, 1.0))[1] < 0:
                 now = _after_suggested(base.sets[name], self.sets[name])
                 if (right := now["right"]) < (lost := now.total() - now["suggested"]) / 2:
                     found.append(
                         f"Suggested answers{where} fell by {-100 * difference.value:.1f} points, but of the {lost} rows that had "
                         f"one before and have none now, {right} became right: the others became wrong in another way, or unread."
                     )
-            is_ability = not METRICS[metric].is_failure
-            is_unread = metric in ("clean_unread", "perturbed_unread")
-            is_good = low > 0 if is_ability else high < 0
-            if metric not in IN_WORDS or low <= 0 <= high or (is_good and not is_unread):
+            if metric not in IN_WORDS:
                 continue
-            verb = "rose" if difference.value > 0 else "fell"
-            found.append(
-                f"{IN_WORDS[metric]}{where} {verb} from {before[key].hits} to {after[key].hits} of {after[key].total}: "
-                f"{100 * difference.value:+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}]."
-                + (" This alone is no loss, but it can change the other rates." if is_good else "")
-            )
+            of_whole = _say_change(metric, name, difference, (before[key].hits, after[key].hits), after[key].total)
+            found += of_whole
+            for of in parts:
+                # What is said of the whole is not said again of its parts.
+                is_same = of_whole and (of.difference.value > 0) == (difference.value > 0)
+                if (of.metric, of.name) == (metric, name) and not is_same:
+                    of_part = f"{name}; {of.words} alone" if name else f"{of.words} alone"
+                    found += _say_change(metric, of_part, of.difference, of.hits, of.difference.total)
         return found
 
     def cut_answers(self) -> int:
@@ -165,6 +166,49 @@ class Results:
             sets={name: of_set.graded(judge, judge_questions, thinking_markers) for name, of_set in sets.items()},
             options=replace(self.options, thinking_markers=thinking_markers),
         )
+
+
+class PartChange(NamedTuple):
+    """The change of a metric in a part of its rows, from the base model to another."""
+
+    metric: str
+    name: str  # of the set
+    part: str
+    hits: tuple[int, int]
+    difference: Estimate
+    of_few: bool  # whether its sources count as so few that a change from all to none is within its interval
+
+    @property
+    def words(self) -> str:
+        return f"{self.part} prompts" if self.part in SIDES else self.part
+
+
+def changes_of_parts(base: Results, other: Results) -> list[PartChange]:
+    """Returns how the parts of metrics that pool several changed: one can lose what another gains, and the rate stays."""
+    found = []
+    for name, of_set in base.sets.items():
+        for (metric, part), before in of_set.parts.items():
+            after = other.sets[name].parts[metric, part]
+            hits = int(before.values().sum()), int(after.values().sum())
+            is_few = effective_sources(before.sources) < FEWEST_SOURCES
+            found.append(PartChange(metric, name, part, hits, estimate_change(before, after), is_few))
+    return found
+
+
+def _say_change(
+    metric: str, where: str, difference: Estimate, hits: tuple[int | None, int | None], total: int
+) -> list[str]:
+    """Returns a sentence if a rate got worse beyond its interval, or unread answers became more or fewer."""
+    low, high = difference.interval or (-1.0, 1.0)
+    is_good = high < 0 if METRICS[metric].is_failure else low > 0
+    if low <= 0 <= high or (is_good and metric not in ("clean_unread", "perturbed_unread")):
+        return []
+    verb = "rose" if difference.value > 0 else "fell"
+    return [
+        f"{IN_WORDS[metric]}{f' ({where})' * bool(where)} {verb} from {hits[0]} to {hits[1]} of {total}: "
+        f"{100 * difference.value:+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}]."
+        + (" This alone is no loss, but it can change the other rates." if is_good else "")
+    ]
 
 
 def pairs_of(results: Results) -> dict[str, PairSet]:

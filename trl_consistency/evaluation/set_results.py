@@ -14,7 +14,7 @@ from .grading.grade import OUTCOMES, Grade, grade_all
 from .grading.judge import Judge
 from .pair_set import SIDES, PairSet
 from .rates.intervals import Property, Values
-from .rates.measures import Samples, make_samples
+from .rates.measures import Parts, Samples, make_parts, make_samples
 from .rates.preferences import preference_margins, preference_samples
 from .row_kinds import kind_of
 
@@ -43,6 +43,11 @@ class SetResults:
         agreements = [_agree(answer.said.split(), other.said.split()) for answer, other in words]
         samples = make_samples(self.pairs.rows, self.grades["clean"], self.grades["perturbed"], agreements)
         return samples | preference_samples(self.pairs.rows, self.preferences)
+
+    @cached_property
+    def parts(self) -> Parts:
+        """The samples of the parts of metrics that pool several."""
+        return make_parts(self.pairs.rows, self.grades["clean"], self.grades["perturbed"])
 
     @cached_property
     def margins(self) -> dict[str, Values]:

@@ -36,7 +36,7 @@ from ..evaluation.report.tables import (
     outcome_places,
     rate_cells,
 )
-from ..evaluation.results import Results
+from ..evaluation.results import Results, changes_of_parts
 from ..evaluation.row_kinds import kind_of
 from ..evaluation.suites.scores import SuiteScore, compare_suites, suite_cells
 from ..files import whole_file, write_by
@@ -103,8 +103,8 @@ def make_summary(
 
 def assurances(summary: Mapping[str, Any], found: Mapping[str, Results]) -> list[str]:
     """
-    Returns a sentence for each compared model that got worse in no metric, whether findings name the metric or not. A model that
-    answers everything as the base model does gets a sentence, too.
+    Returns a sentence for each compared model that got worse in no metric, nor in a part of one, whether findings name it or not. A
+    model that answers everything as the base model does gets a sentence, too.
     """
     lines = []
     for name, results in found.items():
@@ -112,8 +112,13 @@ def assurances(summary: Mapping[str, Any], found: Mapping[str, Results]) -> list
             continue
         if _all_answers(results) == _all_answers(found[BASE]):
             lines.append(f"{name}: all answers are the base model's.")
-        elif not summary["models"][name]["findings"] and not _any_worse(
-            results.differences(found[BASE]), _of_few_sources(results)
+        elif (
+            not summary["models"][name]["findings"]
+            and not _any_worse(results.differences(found[BASE]), _of_few_sources(results))
+            and not any(
+                _any_worse({of.metric: of.difference}, [of.metric] * of.of_few)
+                for of in changes_of_parts(found[BASE], results)
+            )
         ):
             lines.append(f"{name}: on these pairs, nothing got worse beyond its 95% interval.")
     return lines
