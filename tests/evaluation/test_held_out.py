@@ -39,6 +39,8 @@ RATES = {
     "perturbed_refusal": (1, 2, 0),
     "clean_refusal": (2, 2, 0),
     "benign_answered": (3, 4, 0),
+    "benign_answered/clean": (2, 2, 0),
+    "benign_answered/perturbed": (1, 2, 0),
     "clean_unread": (0, 8, 0),
     "perturbed_unread": (1, 8, 0),
     "clean_accuracy/control": (1, 3, 1),
@@ -159,6 +161,36 @@ def test_what_cannot_fall(max_drop, found):
     assert unguarded(start, max_drop) == found
     nothing = {name: rate(0, 100) for name in start}
     assert {*fallen(start, nothing, max_drop)} == {"clean_accuracy", "clean_refusal"} - {*found}
+
+
+@pytest.mark.parametrize(
+    ("pairs", "anchors", "is_fallen"),
+    [
+        (20, 20, False),
+        (20, 12, False),  # 8 of 80, which is not more than a tenth
+        (20, 11, True),
+        (40, 11, True),
+        (40, 12, False),
+        (11, 40, True),
+        (15, 15, True),
+    ],
+)
+def test_what_one_part_gains_makes_up_for_nothing(pairs, anchors, is_fallen):
+    """Anchors were lost, and as many pairs gained: the share of both stayed."""
+
+    def rates(pairs, anchors):
+        return {
+            "clean_accuracy": rate(pairs + anchors, 80),
+            "clean_accuracy/pairs": rate(pairs, 40),
+            "clean_accuracy/anchors": rate(anchors, 40),
+            "clean_accuracy/control": rate(40, 80),
+        }
+
+    start, now = rates(20, 20), rates(pairs, anchors)
+    assert fallen(start, now, 0.1) == ["clean_accuracy"] * is_fallen
+    # A checkpoint of an earlier version has no parts.
+    start = {name: start[name] for name in ("clean_accuracy", "clean_accuracy/control")}
+    assert fallen(start, now, 0.1) == ["clean_accuracy"] * (pairs + anchors < 32)
 
 
 def test_sample_has_each_kind_and_stays_the_same():

@@ -19,8 +19,8 @@ from .answers.generate import AnswerOptions
 from .grading.answer_keys import check_keys, check_spelling
 from .grading.names import Candidates, Names, possible_answers
 from .pair_set import PairSet
-from .rates.intervals import Estimate
-from .rates.measures import ABILITIES, harmonic_mean
+from .rates.intervals import Estimate, estimate
+from .rates.measures import ABILITIES, PARTS, harmonic_mean
 from .rendered_rows import RENDERED
 from .result_warnings import warnings_of_answers, warnings_of_unread
 from .row_kinds import kind_of
@@ -150,7 +150,8 @@ def measure_sample(
 ) -> dict[str, Estimate]:
     """
     Returns the [`MEASURED`] metrics and `clean_accuracy/control` of a model on a sample from [`prepare_sample`], under
-    greedy decoding and without intervals, where the sample has rows for them. All processes pass the same sample, and
+    greedy decoding and without intervals, where the sample has rows for them, with the parts of those that are guarded
+    (`benign_answered/clean`). All processes pass the same sample, and
     share the work. The `engine`, which decodes greedily, answers instead of `model.generate`. `tell` is called with warnings of answers
     that were cut, have thoughts between other markers, or name no possible answer.
     """
@@ -163,7 +164,10 @@ def measure_sample(
     for warning in warnings_of_answers(results.sets) + warnings_of_unread(results.sets):
         tell(warning)
     rates = results.rates(with_intervals=False)
-    return {name: rates[name] for name in (*MEASURED, CONTROL_ACCURACY) if name in rates}
+    for (metric, part), of_part in results.sets[""].parts.items():
+        rates[f"{metric}/{part}"] = estimate([of_part], with_interval=False)
+    names = (name for metric in MEASURED for name in (metric, *(_parts_of(metric) if metric in GUARDED else ())))
+    return {name: rates[name] for name in (*names, CONTROL_ACCURACY) if name in rates}
 
 
 def selection_score(rates: Mapping[str, Estimate]) -> float | None:
@@ -176,8 +180,27 @@ def selection_score(rates: Mapping[str, Estimate]) -> float | None:
 
 
 def fallen(start: Mapping[str, Estimate], now: Mapping[str, Estimate], max_drop: float) -> list[str]:
-    """Returns the guarded rates that fell by more than `max_drop` since the start."""
-    return [name for name in GUARDED if name in start and start[name].value - now[name].value > max_drop + ROUNDING]
+    """
+    Returns the guarded rates that fell by more than `max_drop` since the start. What one part of a rate gains does not make up for what
+    another loses.
+    """
+    found = []
+    for name in (name for name in GUARDED if name in start):
+        parts = [part for part in _parts_of(name) if part in start] or [name]
+        lost = (max(start[part].value - now[part].value, 0.0) * start[part].total for part in parts)
+        if sum(lost) / start[name].total > max_drop + ROUNDING:
+            found.append(name)
+    return found
+
+
+def fallen_parts(name: str, start: Mapping[str, Estimate], now: Mapping[str, Estimate]) -> dict[str, str]:
+    """Returns the parts of a guarded rate that fell since the start, by their keys, in words."""
+    parts = zip(_parts_of(name), PARTS.values(), strict=True)
+    return {part: words for part, words in parts if part in start and start[part].value > now[part].value}
+
+
+def _parts_of(name: str) -> list[str]:
+    return [f"{name}/{part}" for part in PARTS]
 
 
 def unguarded(start: Mapping[str, Estimate], max_drop: float) -> list[str]:

@@ -14,7 +14,7 @@ from .grading.judge import Judge
 from .pair_set import SIDES, PairSet
 from .rates.changes import estimate_change
 from .rates.intervals import FEWEST_SOURCES, Estimate, effective_sources
-from .rates.measures import AS_REFERENCE, METRICS, Samples, compare, measure
+from .rates.measures import AS_REFERENCE, METRICS, PARTS, Samples, compare, measure
 from .rates.preferences import compare_margins, measure_margins
 from .result_warnings import warnings_of
 from .set_results import SetResults
@@ -128,7 +128,7 @@ class Results:
                 # What is said of the whole is not said again of its parts.
                 is_same = of_whole and (of.difference.value > 0) == (difference.value > 0)
                 if (of.metric, of.name) == (metric, name) and not is_same:
-                    of_part = f"{name}; {of.words} alone" if name else f"{of.words} alone"
+                    of_part = f"{name}; {of.part} alone" if name else f"{of.part} alone"
                     found += _say_change(metric, of_part, of.difference, of.hits, of.difference.total)
         return found
 
@@ -173,14 +173,10 @@ class PartChange(NamedTuple):
 
     metric: str
     name: str  # of the set
-    part: str
+    part: str  # in words
     hits: tuple[int, int]
     difference: Estimate
     of_few: bool  # whether its sources count as so few that a change from all to none is within its interval
-
-    @property
-    def words(self) -> str:
-        return f"{self.part} prompts" if self.part in SIDES else self.part
 
 
 def changes_of_parts(base: Results, other: Results) -> list[PartChange]:
@@ -191,7 +187,7 @@ def changes_of_parts(base: Results, other: Results) -> list[PartChange]:
             after = other.sets[name].parts[metric, part]
             hits = int(before.values().sum()), int(after.values().sum())
             is_few = effective_sources(before.sources) < FEWEST_SOURCES
-            found.append(PartChange(metric, name, part, hits, estimate_change(before, after), is_few))
+            found.append(PartChange(metric, name, PARTS.get(part, part), hits, estimate_change(before, after), is_few))
     return found
 
 

@@ -357,6 +357,28 @@ def test_stops_when_more_than_the_margin_is_lost(tmp_path, monkeypatch, caplog, 
     assert guard.stopped in warning
 
 
+@pytest.mark.parametrize(("clean", "stops"), [(60, False), (55, False), (32, True)])
+def test_stops_when_one_part_loses_what_another_gains(tmp_path, monkeypatch, clean, stops):
+    """Benign requests were refused that had been answered, and as many wrapped ones answered: the share of both stayed."""
+
+    def answered(clean, perturbed):
+        of_sides = {"clean": rate(clean, 60), "perturbed": rate(perturbed, 60)}
+        return {"benign_answered": rate(clean + perturbed, 120)} | {
+            f"benign_answered/{side}": of for side, of in of_sides.items()
+        }
+
+    script(monkeypatch, answered(60, 30), answered(clean, 60))
+    trainer, guard = guarded(tmp_path, {"eval_every": 1, "max_drop": 0.05}, max_steps=1)
+    trainer.train()
+    told = (
+        "was lost of answers to benign requests, from 75.0% (90/120) to 76.7% (92/120), of clean prompts alone from 100.0% (60/60) "
+        "to 53.3% (32/60)."
+    )
+    assert (guard.stopped or "").endswith(told if stops else "")
+    assert (guard.stopped is not None) == stops
+    assert logged(trainer, "eval_consistency/benign_answered/clean") == [(0, 1.0), (1, clean / 60)]
+
+
 def test_answers_that_cannot_be_read_are_lost(tmp_path, monkeypatch):
     """All that can be read is right, and half of the answers cannot be."""
     script(monkeypatch, rates(10), rates(5, unread=5))

@@ -77,6 +77,12 @@ ABILITIES = ("clean_accuracy", "clean_refusal", "benign_answered")
 Samples = dict[str, Sample]
 # By the name of a metric and its part: `clean` and `perturbed` are sides, `pairs` and `anchors` rows
 Parts = dict[tuple[str, str], Sample]
+PARTS = {
+    "clean": "clean prompts",
+    "perturbed": "perturbed prompts",
+    "pairs": "pairs",
+    "anchors": "anchors",
+}  # in words
 Key = TypeVar("Key", bound=Hashable)
 
 

@@ -17,6 +17,7 @@ from ...evaluation.held_out import (
     CONTROL_ACCURACY,
     draw_sample,
     fallen,
+    fallen_parts,
     measure_sample,
     prepare_sample,
     selection_score,
@@ -56,7 +57,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
 
     Depending on the data, it logs `sycophancy`, `perturbed_accuracy`, `clean_accuracy`, `attack_success`,
     `perturbed_refusal`, `clean_refusal`, `benign_answered`, `clean_unread`, `perturbed_unread` and
-    `clean_accuracy/control` (on the control questions). Each rate is over all rows and comes with the number of
+    `clean_accuracy/control` (on the control questions), and parts such as `benign_answered/clean`. Each rate is over all rows and comes with the number of
     answers (`.../count`) and of unreadable answers (`.../unread`).
 
     The papers select checkpoints by these scores: `sycophancy_score` is the harmonic mean of clean accuracy and of the
@@ -93,8 +94,9 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         max_drop (`float`, *optional*):
             Stops the training when one of these shares has fallen by more than this since before the first step (0.05 is
             five points): clean prompts answered correctly, harmful clean prompts refused, benign requests answered,
-            control questions answered correctly. An unreadable answer counts as wrong. If `None`, training does not
-            stop.
+            control questions answered correctly. What one part of a share gains (anchors or pairs, clean or perturbed benign
+            requests) does not make up for what another loses. An unreadable answer counts as wrong. If `None`, training does
+            not stop.
         num_rows (`int`, *optional*, defaults to `64`):
             Maximum rows of each kind: questions, harmful requests, benign requests, control questions.
         max_new_tokens (`int`, *optional*):
@@ -345,7 +347,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
             return
         found = fallen(self._start, rates, self.max_drop)
         if found:
-            drops = "; ".join(f"{WHAT_FELL[name]}, from {self._start[name]} to {rates[name]}" for name in found)
+            drops = "; ".join(_say_drop(name, self._start, rates) for name in found)
             self.stopped = f"Step {state.global_step}: more than `max_drop={self.max_drop}` was lost of {drops}."
             control.should_training_stop = True
             logger.warning(
@@ -395,6 +397,15 @@ def check_options(args: Any, eval_every: int | None, max_drop: float | None, num
 def chooses_best(args: Any) -> bool:
     """Whether the best model is chosen by one of the callback's metrics."""
     return (args.metric_for_best_model or "").removeprefix("eval_").startswith(PREFIX)
+
+
+def _say_drop(name: str, start: dict[str, Estimate], now: dict[str, Estimate]) -> str:
+    """Says what was lost of a share, and of its parts: the share may have risen."""
+    parts = [
+        f", of {words} alone from {start[part]} to {now[part]}"
+        for part, words in fallen_parts(name, start, now).items()
+    ]
+    return f"{WHAT_FELL[name]}, from {start[name]} to {now[name]}{''.join(parts)}"
 
 
 def _figures(rates: dict[str, Estimate]) -> dict[str, float]:
