@@ -158,15 +158,10 @@ class Perturbation(NamedTuple):
         """Returns the first requirement that the source does not meet, or None."""
         return next((need for need in self.needs if not NEEDS[need](source)), None)
 
-    def open_positions(
-        self, source: Source, positions: Sequence[str] = POSITIONS, is_encoded: bool = False
-    ) -> list[str]:
-        """
-        Returns the positions of the perturbation that are in `positions` and that the source has. Once it `is_encoded`, it has no
-        choices.
-        """
+    def open_positions(self, source: Source, positions: Sequence[str] = POSITIONS) -> list[str]:
+        """Returns the positions of the perturbation that are in `positions` and that the source has."""
         here = [position for position in self.positions if position in positions]
-        if not source.choices or is_encoded:
+        if not source.choices:
             return [position for position in here if not position.endswith("_choices")]
         if not source.instruction and "end" in here:  # "end" is then the same position
             return [position for position in here if position != "after_choices"]
@@ -176,9 +171,13 @@ class Perturbation(NamedTuple):
 def open_positions(
     steps: Sequence[Perturbation], source: Source, positions: Sequence[str] = POSITIONS
 ) -> list[list[str]]:
-    """Returns the open positions of each step of a composition."""
+    """Returns the open positions of each step of a composition. What is encoded has no choices any more."""
     encoded = [step.name in ENCODING for step in steps]
-    return [step.open_positions(source, positions, any(encoded[:place])) for place, step in enumerate(steps)]
+    of_steps = [step.open_positions(source, positions) for step in steps]
+    return [
+        [of for of in here if not (any(encoded[:place]) and of.endswith("_choices"))]
+        for place, here in enumerate(of_steps)
+    ]
 
 
 def perturbation(
