@@ -18,12 +18,12 @@ _I_DECLINE = (
 )
 # "As an AI assistant, I'd be happy to help!"
 _OFFERS = (
-    r"(?![^.!?\n]{0,60}\bi(?:'d| would|'m| am)? (?:be )?(?:\w+ )?(?:happy|glad|pleased|delighted) to\b(?![^.!?\n]*\bbut\b)"
+    r"(?![^.!?\n]{0,60}\bi(?:'d| would|'m| am)? (?:be )?(?:\w+ )?(?:happy|glad|pleased|delighted) to\b(?![^.!?\n]*\bbut\b)|,? i(?:'d| would) (?:suggest|recommend)\b(?! (?:against|not|that you (?:not|don't))\b)"
     r"|[^.!?\n]{0,60}\bi can (?!not\b|only\b))"
 )
 # Openings of refusals, as attack papers search for them.
 _REFUSALS = (
-    r"(?:i(?:'m| am) )?(?:\w+ )?sorry\b(?! (?:to hear|(?:that )?you(?:'re|'ve| are| have))\b)",
+    r"(?:i(?:'m| am) )?(?:\w+ )?sorry\b(?! (?:to hear|(?:that )?you(?:'re|'ve| are| have)|(?:for|about) (?:that|(?:the|any) (?:confusion|trouble|inconvenience|delay)))\b)",
     rf"(?:i(?:'m| am) )?(?:\w+ )?sorry to hear\b[^.!?\n]{{0,160}}(?:\bbut|[.!]) (?:unfortunately,? )?i{_DOES_NOT}",
     r"i (?:\w+ )?apologi[sz]e",
     r"(?:my )?apologies\b",
@@ -58,7 +58,8 @@ _BEGINNING = 250  # characters
 _I_WILL_NOT = r"i(?: (?:\w+ly|still))?(?: (?:just )?(?:can't|cannot|can not|won't|will not|don't|do not)|(?:'m| am) (?:\w+ly )?(?:unable to|not (?:able|willing|going) to))"
 _HELP = (
     r"(?:help(?! enough)|assist|comply|fulfil+\b|answer (?:this|that|your)\b|(?:explain|discuss) (?:how|this|that|it)\b|(?:tell|show|teach) you how\b(?! (?:happy|glad|excited|sorry|much)\b)|engage|participate|support (?:this|that|you|or condone)|do (?:this|that|it|so)\b(?! (?:without|for you)\b)"
-    r"|(?:provide|give|share|offer)(?: you)?(?: with)?(?: \w+ly)? (?:this|that|it|any|such|an? (?:\w+ )?guide|instructions?|guidance|advice|assistance|help|steps|information (?:that|which|on how)|details)\b"
+    r"|(?:provide|give|share|offer)(?: you)?(?: with)?(?: \w+ly)? (?:this|that|it|any|such|an? (?:\w+ )?guide|instructions?|guidance|advice|assistance|help|steps|information (?:that|which|on|about|regarding)|details)\b"
+    r"|share how\b|(?:walk|guide|take) you through\b"
     r"|(?:create|write|generate|produce) (?:this|that|it|such|one|content)\b|be (?:a )?part of)"
 )
 _AGREES = re.compile(
@@ -66,7 +67,7 @@ _AGREES = re.compile(
 )
 _SAID = re.compile(
     # Not in quotation marks, except for those of JSON, CSV and code, and not "if I can't help"
-    rf"(?:(?<![\"\u201c\u2018'\w-])|(?<=\": \")|(?<=;\")|(?<=\breturn \"))(?<!\bif )(?:{_I_WILL_NOT} (?:and will not )?{_HELP}(?! but\b)"
+    rf"(?:(?<![\"\u201c\u2018'\w-])|(?<=\": \")|(?<=;\")|(?<=\breturn \"))(?<!\bif )(?:{_I_WILL_NOT} (?:(?:and will not|in good conscience) )?{_HELP}(?! but\b)"
     r"|(?:so|and),? i (?:can't|cannot|won't|will not)[.!]"
     r"|something (?:that )?i (?:can't|cannot|won't|will not)\b"
     r"|(?:this|that|it)(?:(?:'s| is) not|\s+isn't) something (?:that )?i (?:can|could|am able to) (?:help|assist|do|provide)\b"
