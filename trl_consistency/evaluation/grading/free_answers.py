@@ -10,6 +10,7 @@ from .asked import NAMES_BOTH, NO_ANSWER, OTHER, Reading, last_text, own_answers
 from .choice_answers import choice_of_letter, says_another_letter
 from .clauses import Clauses, stems
 from .definite import gives_answer
+from .key_forms import in_words_of
 from .mentions import conclusions
 from .names import Names, answer_of, not_asked, partial_names, right_keys, shared_parts
 from .readable import asserting, without_converses
@@ -17,7 +18,6 @@ from .stated_answers import (
     denies,
     gives,
     hints_at,
-    in_words_of,
     mentioned,
     named_answers,
     names_more_of,

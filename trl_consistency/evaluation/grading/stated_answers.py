@@ -17,7 +17,7 @@ from ...data.typography import (
     with_digits,
     without_accents,
 )
-from .clauses import FUNCTION_WORDS, Clauses, stems
+from .clauses import Clauses, stems
 from .definite import gives_answer
 from .mentions import (
     given,
@@ -70,11 +70,6 @@ _BEFORE_COMPLEMENT = 20
 _COPULA = re.compile(r"(?:\b(?:is|was|are|were|called)|:)\s+(?:(?:the|an?)\s+)?[\"'*_(\u201c\u2018]*$", re.IGNORECASE)
 _CLAUSE_END = re.compile(r"[\"'*_)\u201d\u2019]*(?:[.,;!]|\s*$)")
 
-# A word with a capital that no sentence begins with
-_NAME_WITHIN = re.compile(r"(?<=[\w,;:)] )(?!I\b)[A-Z]\w+")
-
-_PART_OF_PLACE = re.compile(r"(?:North|South|East|West|Central|New)\b")  # "South Africa" is not Africa
-
 # What stands between the items of a list, in an answer and in a text. Longer lists are read in their own order.
 _LIST = re.compile(r",?\s+(?:and|&)\s+|,\s+")
 _BETWEEN_ITEMS = r"(?:,?\s+(?:and|&)\s+|,\s+)"
@@ -90,15 +85,12 @@ _NEGATIONS = re.compile(
     r"\b(?:not|never|no|nobody|none|nothing|neither|nor|cannot|other\s+than|anything\s+but|wrong|incorrect|false|untrue|mistaken|disagree|doubt|den(?:y|ies))\b|n['\u2019]t\b|\?",
     re.IGNORECASE,
 )
-_ASKS_FOR_NUMBER = re.compile(r"\b(?:plural|singular)\b", re.IGNORECASE)
-_SHORTEST_NOUN = 3  # letters of a name that may be in the plural
-_HISSING = re.compile(r"(?:s|x|z|ch|sh)$")  # what has its plural with "es"
 _LONG_NAME = 6  # letters of a name in which one may be wrong
 _SMALL = re.compile(r"\d{1,2}")  # numbers that may be in words
 
 
 @lru_cache(maxsize=10_000)  # the same answers are compared in every row
-def _words(answer: str) -> str:
+def words_of(answer: str) -> str:
     """Returns the words of an answer, without an article before it ("the Nile" is also named by "Nile"), or its digits."""
     words = short_form(number_in_digits(bare_answer(answer)))
     return _ARTICLE.sub("", words)
@@ -118,7 +110,7 @@ def _whole(names: str, text: str) -> str:
 
 def reading_key(answer: str) -> str:
     """Returns a key that two answers share if a reply that names one of them names the other."""
-    words = _words(answer)
+    words = words_of(answer)
     return words if len(words) < SHORTEST_IN_ANY_CASE else words.lower()  # short ones are read in their own case alone
 
 
@@ -184,7 +176,7 @@ def mentioned(text: str, answers: Iterable[str]) -> set[str]:
     """Returns the answers that occur in a text as whole words, short ones in their own case."""
     text, found = " ".join(as_read(text).split()), set()
     for answer in answers:
-        words = _words(answer)
+        words = words_of(answer)
         flags = re.IGNORECASE if len(words) >= SHORTEST_IN_ANY_CASE else 0
         is_part = amount_of(words).lower() in text.lower()  # tells quickly
         if is_part and re.search(_whole(_exactly(words), text), text, flags):
@@ -200,8 +192,8 @@ def hints_at(text: str, names: Iterable[str], besides: str) -> bool:
     """
     written, plain = with_digits(as_read(text)), with_digits(without_accents(text))
     names = set(names)
-    known = {_words(without_accents(name)) for name in names}
-    exact = sum(len(re.findall(_whole(_exactly(of), written), written)) for of in map(_words, map(as_read, names)))
+    known = {words_of(without_accents(name)) for name in names}
+    exact = sum(len(re.findall(_whole(_exactly(of), written), written)) for of in map(words_of, map(as_read, names)))
     for words in known:
         pattern = _loose(words, plain, known)
         if not pattern or re.search(pattern, without_accents(besides), re.IGNORECASE):
@@ -210,46 +202,6 @@ def hints_at(text: str, names: Iterable[str], besides: str) -> bool:
         if len(loose) > exact and any(not is_denied(plain, match) for match in loose):
             return True
     return False
-
-
-def in_words_of(text: str, names: Iterable[str], parts: Mapping[str, str], question: str) -> str:
-    """
-    Returns a text with names as they are given here, where it has them in another form: "Honey" for "honey", "bee" for "Bees", and
-    "William Shakespeare" for "Shakespeare", which is one of the `parts`, if the text has no other name. Words of the question stay as they
-    are, and nouns if it asks for such a form.
-    """
-    forms: dict[str, str] = {}
-    for words in map(_words, names):
-        if re.fullmatch(r"[a-z]+(?:[ -][a-z]+)*", words) and len(words) >= _SHORTEST_NOUN:
-            forms |= {} if _ASKS_FOR_NUMBER.search(question) else dict.fromkeys(_other_numbers(words), words)
-        elif re.fullmatch(r"[A-Z][a-z]{2,}", words) and words.lower() not in FUNCTION_WORDS:
-            forms[words.lower()] = words
-    for form in mentioned(question, forms):
-        del forms[form]
-    if forms:
-        found = re.compile(rf"\b(?:{'|'.join(map(re.escape, forms))})\b", re.IGNORECASE)
-        text = found.sub(lambda of: forms[of[0].lower()], text)
-    known = {of.lower() for name in (question, *parts.values()) for of in re.findall(r"\w+", name)}
-    if any(word.lower() not in known for word in _NAME_WITHIN.findall(text)):
-        return text  # "Edgar Marlowe", "Namibia, Africa"
-    parts = {
-        part: name
-        for part, name in parts.items()
-        if part[0].isupper() and not _PART_OF_PLACE.match(name) and not mentioned(text, [name])
-    }
-    return re.sub(r"(?<![\w-])[A-Z]\w+(?![\w-])", lambda of: parts.get(of[0], of[0]), text)
-
-
-def _other_numbers(words: str) -> list[str]:
-    """Returns the regular plurals of a name, and what it may be the plural of."""
-    plural = (
-        words[:-1] + "ies" if re.search(r"[^aeiou]y$", words) else words + ("es" if _HISSING.search(words) else "s")
-    )
-    if not words.endswith("s") or words.endswith("ss"):
-        return [plural]
-    return (
-        [words[:-3] + "y"] if words.endswith("ies") else [words[:-2]] if _HISSING.search(words[:-2]) else [words[:-1]]
-    )
 
 
 def _loose(words: str, text: str, known: Collection[str]) -> str:
@@ -276,7 +228,7 @@ def _loose(words: str, text: str, known: Collection[str]) -> str:
 
 def names_more_of(text: str, names: Iterable[str], parts: Iterable[str]) -> bool:
     """Returns whether a text has one of the parts outside of the names: "Bush" in "George Bush Sr., the father of George W. Bush"."""
-    names = sorted(set(map(_words, names)), key=len, reverse=True)
+    names = sorted(set(map(words_of, names)), key=len, reverse=True)
     rest = re.sub("|".join(map(re.escape, names)), "", as_read(text), flags=re.IGNORECASE)
     return any(re.search(rf"\b{re.escape(part)}\b", rest) for part in parts)
 
@@ -292,7 +244,7 @@ def denies(text: str, answers: Iterable[str], question: str = "", by_itself: boo
     Returns whether a text denies one of the answers: "The answer is not Rome." A sentence that denies twice does not: "Nobody believes that it
     is not Rome." `by_itself` asks for one that the text, which denies nothing else, denies as what is asked for: not "Rome is not a country".
     """
-    names = "|".join(_pattern(_words(of)) for of in answers)
+    names = "|".join(_pattern(words_of(of)) for of in answers)
     for written in (as_read(text), with_digits(as_read(text))):
         clauses = Clauses(written, question)
         found = list(re.finditer(_whole(f"({names})", written), written, re.IGNORECASE))
@@ -312,7 +264,7 @@ def denies(text: str, answers: Iterable[str], question: str = "", by_itself: boo
 def gives(text: str, answers: Iterable[str], question: str) -> bool:
     """Returns whether a text plainly gives one of the answers, as [`Clauses.gives`] has it."""
     text = as_read(text)
-    clauses, names = Clauses(text, as_read(question)), "|".join(_pattern(_words(of)) for of in answers)
+    clauses, names = Clauses(text, as_read(question)), "|".join(_pattern(words_of(of)) for of in answers)
     return any(map(clauses.gives, re.finditer(_whole(f"({names})", text), text, re.IGNORECASE)))
 
 
@@ -327,7 +279,7 @@ def _named(
     flags, read = (re.IGNORECASE, without_accents) if any_case else (0, as_read)
     # Longest first: of several alternatives that match at one place, a regular expression takes the first.
     by_length = sorted(candidates, key=lambda candidate: (-len(candidate), candidate))
-    words = {candidate: _words(read(candidate)) for candidate in by_length}
+    words = {candidate: words_of(read(candidate)) for candidate in by_length}
     text = _joined(read(text), {of.lower() for of in words.values()})
     lists = Counter(_sorted_items(of) for of in words.values())
     in_order = _ASKS_FOR_ORDER.search(question) is not None
@@ -539,7 +491,7 @@ def _pattern_of_word(word: str) -> str:
 
 @lru_cache(maxsize=10_000)
 def _squeezed_items(answer: str) -> list[str]:
-    words = _words(answer)
+    words = words_of(answer)
     items = _items(amount_of(words))
     return list(map(_squeezed, items if len(items) <= MOST_ITEMS else [words]))
 
