@@ -406,22 +406,6 @@ CASES: list[Case] = [
         lambda room: room.train(engine="vllm", vllm_adapter_dir="adapters", command="on-policy-consistency"),
     ),
     Case(
-        "weights of tokens that nothing checks",
-        "Policy gradient with a vLLM server whose probabilities nothing checks",
-        "`vllm_check_every: 0` is not available with `policy_gradient` at the temperature 0.8 and a server that gets the adapter: without "
-        "`--logprobs-mode processed_logprobs` its probabilities would be other ones, and only the check shows it. Leave …",
-        lambda room: room.train(
-            use_vllm=True,
-            use_peft=True,
-            vllm_mode="server",
-            loss_type="policy_gradient",
-            temperature=0.8,
-            loss_temperature=0.8,
-            vllm_check_every=0,
-            command="on-policy-consistency",
-        ),
-    ),
-    Case(
         "option of an engine here",
         "An option of vLLM in the training process, with a server",
         "`vllm_gpu_memory_utilization` is set, but it is for `vllm_mode: colocate`. Leave it out, or change `vllm_mode`.",
