@@ -259,8 +259,8 @@ def _own_logits(base: Any) -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def _check_head(base: Any, head: Head, hidden: Tensor, own: Tensor) -> None:
     """Raises [`ConsistencyError`] if the model's `own` logits are not those of `head`."""
-    with head.gathered():
-        logits = head.logits(hidden)
+    with head.gathered():  # The head may be on another device than the last block.
+        logits = head.logits(hidden.to(head.weight.device)).to(own.device)
     tolerance = max(4 * torch.finfo(logits.dtype).eps, 1e-3) * own.abs().max()
     if logits.shape != own.shape or (logits - own).abs().max() > tolerance:
         raise ConsistencyError(

@@ -334,7 +334,8 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
 
     def _make_paired_loss(self, model: Any) -> PairedLoss | None:
         if not self.args.compares_with_reference:
-            if not is_sharded(self.accelerator):
+            # Weights that several processes share cannot be read here.
+            if not is_sharded(self.accelerator) and self.accelerator.parallelism_config is None:
                 with mixed_precision(self.accelerator):
                     head_of(self.model)  # refuses other logits than those of the head, which TRL's loss takes
             return None

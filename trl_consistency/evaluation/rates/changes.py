@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from .intervals import FEWEST_SOURCES, Estimate, Sample, beta_binomial_size, effective_sources, estimate, wilson
+from .intervals import FEWEST_SOURCES, LEVEL, Estimate, Sample, beta_binomial_size, effective_sources, estimate, wilson
 
 
 def estimate_change(before: Sample, after: Sample) -> Estimate:
@@ -57,7 +57,7 @@ def _of_changed_rows(before: np.ndarray, after: np.ndarray, sources: Sequence[st
     size = beta_binomial_size(np.bincount(codes, changes != 0).astype(int), counts)
     if variance > 0:
         size = min(size, (float((changes**2).mean()) - change**2) / variance)
-    quantile = float(t.ppf(0.975, effective_sources(sources) - 1))
+    quantile = float(t.ppf((1 + LEVEL) / 2, effective_sources(sources) - 1))
     first, second = float(before.mean()), float(after.mean())
     (low, high), (other_low, other_high) = wilson(first, size, quantile), wilson(second, size, quantile)
     spread = math.sqrt(first * (1 - first) * second * (1 - second))
