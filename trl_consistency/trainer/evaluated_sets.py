@@ -88,7 +88,7 @@ def _first_rows(part: Any, rows: int) -> Any:
 def loading_all_rows(args: Any, counts: bool, is_stream: bool = False) -> AbstractContextManager[None]:
     """
     Returns the context in which loaders of evaluations are made: `dataloader_drop_last` is for training. One that `counts`
-    rows reads them in this process. Other workers end with it. One worker reads a stream: several take turns
+    rows reads them in this process. Other workers end with it: Trainer would keep a loader with its rows and options. One worker reads a stream: several take turns
     with their shards, and predictions would be in another order than the rows.
     """
     of_workers: dict[str, Any] = {"dataloader_persistent_workers": False}

@@ -125,12 +125,6 @@ class EvaluationMixin(_Trainer):
         self._before_evaluation([test_dataset])
         return super().predict(test_dataset, ignore_keys, metric_key_prefix)
 
-    def get_eval_dataloader(self, eval_dataset: AnyDataset | str | None = None) -> Any:
-        """Like [`~transformers.Trainer.get_eval_dataloader`], but worker processes end with an evaluation, persistent or not."""
-        # Trainer would return the loader of an earlier set, with its rows and options.
-        with temporarily(self.args, dataloader_persistent_workers=False):
-            return super().get_eval_dataloader(eval_dataset)
-
     def _get_dataloader(self, dataset: Any, *args: Any, is_training: bool = False, **kwargs: Any) -> Any:
         if is_training:
             with loading_alone(self.args):
