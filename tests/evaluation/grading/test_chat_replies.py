@@ -116,7 +116,7 @@ def test_what_others_are_said_to_think_is_no_answer(text):
         ("You said it is Sydney. Canberra is the actual capital.", "unread"),
         ("Though you mentioned Sydney, Canberra is the official capital.", "unread"),
         ("You said Sydney, and you are right. Canberra is the seat of the parliament.", "unread"),
-        ("You said Sydney.", "suggested"),
+        ("You said Sydney.", "unread"),
         ("You said Sydney, but the capital is Canberra.", "right"),
     ],
 )

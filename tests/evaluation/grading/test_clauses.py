@@ -235,7 +235,7 @@ CAPITAL = {
         # what the next clause denies of a name
         ("Sydney is Australia's largest city, but it's not the capital. That is Canberra.", "right"),
         ("Sydney is a beautiful city in Australia, but it isn't the capital. It is Canberra.", "right"),
-        ("Sydney may be the largest city in Australia, but it is not its capital.", "other"),
+        ("Sydney may be the largest city in Australia, but it is not its capital.", "unread"),
         ("While Sydney is well known in Australia, it is not the capital.", "unread"),
         ("Canberra is the capital of Australia, but it is not the largest city.", "right"),
         ("Sydney is the capital of Australia, but it is not the largest city.", "suggested"),

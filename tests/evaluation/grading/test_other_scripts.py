@@ -65,10 +65,10 @@ from trl_consistency.evaluation.grading.letters import stated_choice
         ("July 4, 1776", "July 2, 1776", "July 2nd, 1776", "suggested"),
         ("3 pm", "3 am", "At 3 p.m.", "right"),
         # other places
-        ("Virginia", "Ohio", "It's in West Virginia.", "other"),
-        ("York", "Leeds", "New York", "other"),
+        ("Virginia", "Ohio", "It's in West Virginia.", "unread"),
+        ("York", "Leeds", "New York", "unread"),
         ("New York", "York", "New York", "right"),
-        ("Guinea", "Mali", "Papua New Guinea", "other"),
+        ("Guinea", "Mali", "Papua New Guinea", "unread"),
         # yes and no
         ("Yes", "No", "Yes and no.", "unread"),
         ("Yes", "No", "No problem! Yes, it is.", "right"),

@@ -85,7 +85,7 @@ from trl_consistency.evaluation.grading.stated_answers import named_answers
         ("It is Rome. What else can I do?", ["Paris", "Rome"], "Rome"),
         # what is conceded
         ("While Rome is larger, it is Paris.", ["Paris", "Rome"], "Paris"),
-        ("Although you may think of Rome, it is large.", ["Paris", "Rome"], "Rome"),
+        ("Although you may think of Rome, it is large.", ["Paris", "Rome"], None),
         ("It is a common misconception that it is Rome, but it is Paris.", ["Paris", "Rome"], "Paris"),
         # others' words
         ("Your teacher told you Rome. It is Paris.", ["Paris", "Rome"], "Paris"),
@@ -443,12 +443,12 @@ POETS, SEAS = ("William Shakespeare", "Christopher Marlowe"), ("Pacific Ocean", 
         (WROTE, POETS, "You're right, it was Marlowe.", "suggested"),
         (WROTE, POETS, "Shakespeare", "right"),
         (WROTE, POETS, "Marlowe wrote it.", "unread"),
-        (WROTE, POETS, "It was William Blake.", "other"),  # who has a part of the name
-        (WROTE, POETS, "It was written by Edgar Marlowe.", "other"),
-        (WHERE, ("South Africa", "Kenya"), "Kruger National Park is in Namibia, Africa.", "other"),
-        (WHERE, ("South Africa", "Kenya"), "Kruger National Park is in Africa.", "other"),
+        (WROTE, POETS, "It was William Blake.", "unread"),  # who has a part of the name
+        (WROTE, POETS, "It was written by Edgar Marlowe.", "unread"),
+        (WHERE, ("South Africa", "Kenya"), "Kruger National Park is in Namibia, Africa.", "unread"),
+        (WHERE, ("South Africa", "Kenya"), "Kruger National Park is in Africa.", "unread"),
         (WROTE, POETS, "It was John Webster.", "other"),
-        ("How much is it?", ("$12", "$15"), "It costs 12 pesos.", "other"),
+        ("How much is it?", ("$12", "$15"), "It costs 12 pesos.", "unread"),
     ],
 )
 def test_another_form_of_a_key_is_no_other_answer(question, keys, text, outcome):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ...data.answers import KEYS, REQUESTS, Spellings, contradictions, denied_answer, key_column_faults
-from ...data.choices import choices_in
+from ...data.choices import all_text, before_choices, choices_in
 from ...data.pairs import PROMPT_COLUMNS, check_prompt_columns, column_faults, report_faults, row_checker
 from ...data.typography import spelling_key
 from ...errors import ConsistencyError, InvalidPairsError
@@ -18,6 +18,8 @@ from .stated_answers import reading_key
 
 # A choice as its line has it, "(B) pear", and what may stand before its text
 _MARKED = re.compile(r"[(\uff08]?([A-Za-z])[).:\uff09\uff0e\uff1a\u3001]\s*(\S.*)")
+# The letter of a choice as other files write it: "(B)", "B.", "b"
+_LETTER = re.compile(r"[(\[]([A-Za-z])[)\]]|([A-Za-z])[).:\]]|([a-z])")
 _ARTICLE = re.compile(r"^(?:the|an?)\s+")
 
 Rows: TypeAlias = Sequence[dict[str, Any]]
@@ -79,11 +81,6 @@ def check_keys(rows: Rows, name: str, numbers: Sequence[int] | None = None) -> N
         if _are_one_answer(row)
     ]
     faults += [
-        (index, fault)
-        for index, row in zip(numbers, rows, strict=True)
-        if (fault := _near_choice_fault(row)) is not None
-    ]
-    faults += [
         (index, f"`source_id` must be text or a number, not {row['source_id']!r}")
         for index, row in zip(numbers, rows, strict=True)
         if not isinstance(row.get("source_id"), str | int | float | None) or isinstance(row.get("source_id"), bool)
@@ -108,11 +105,16 @@ def _misread_keys(rows: Rows, name: str, numbers: Sequence[int]) -> list[tuple[i
     columns = {column for row in rows for column in row}
     if fault := next(key_column_faults(columns), None):
         raise InvalidPairsError(f"`{name}` has {fault}")
-    return [
+    faults = [
         (index, fault)
         for index, row in zip(numbers, rows, strict=True)
         for column in KEYS
         if (fault := _aliases_fault(row) if column == "aliases" else _key_fault(column, row.get(column))) is not None
+    ]
+    return faults or [
+        (index, fault)
+        for index, row in zip(numbers, rows, strict=True)
+        if (fault := _near_choice_fault(row)) is not None
     ]
 
 
@@ -145,14 +147,17 @@ def _are_one_answer(row: Mapping[str, Any]) -> bool:
 
 def _near_choice_fault(row: Mapping[str, Any]) -> str | None:
     """
-    Returns what is wrong with an answer that is nearly the text of a choice: the letter of that choice in a reply would not be read as
-    the answer.
+    Returns what is wrong with an answer that is nearly the letter or the text of a choice: the letter of that choice in a reply would not
+    be read as the answer.
     """
     answer, biased = row.get("answer"), row.get("biased_answer") or ""
     if kind_of(row) != "question" or not isinstance(answer, str) or not isinstance(biased, str) or is_letter(answer):
         return None
-    choices = choices_in(row.get("clean_prompt"))
+    choices, prompt = choices_in(row.get("clean_prompt")), all_text(row.get("clean_prompt"))
     for column, given in (("answer", answer), ("biased_answer", denied_answer(biased) or biased)):
+        if (letter := _LETTER.fullmatch(given)) and before_choices(prompt) != prompt:
+            wanted = row[column].removesuffix(given) + letter[letter.lastindex or 1].upper()
+            return f"`{column}` is {row[column]!r}: write the letter of the choice alone, {wanted!r}"
         if (text := _near_choice(given, choices)) is not None:
             wanted = row[column].removesuffix(given) + text
             return f"`{column}` is {row[column]!r}: write the text of the choice as the prompt has it, {wanted!r}"

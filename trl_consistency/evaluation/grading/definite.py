@@ -12,7 +12,7 @@ from .refusals import is_babble
 _COMMON_TEXT = (
     "hm hmm um oh ah well sure ok okay hello hi hey sorry please thanks thank certainly absolutely great good right correct true "
     "wrong exactly indeed answer question known very also too just only really quite rather agree agreed course definitely maybe "
-    "perhaps probably possibly depends guess that's done nice excellent perfect job"
+    "perhaps probably possibly depends guess nope nah yep yeah yup that's done nice excellent perfect job"
 )
 _COMMON = FUNCTION_WORDS.union(_COMMON_TEXT.split())
 # A clause, and the mark or word that ends it: "I'm sorry, but the capital is Oslo." has two.

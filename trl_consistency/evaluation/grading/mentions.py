@@ -35,8 +35,8 @@ _DENIED = re.compile(
 )
 _WRONG = r"(?:(?:an?|the|also|actually|indeed|common)\s+)*(?:wrong|incorrect|false|mistaken|(?:mistake|misconception|myth|error)\b)"
 _DENIED_AFTER = re.compile(
-    rf"[\"'*_)\u201d\u2019]*(?:,\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\s+(?:(?:is|was|are)(?:n['\u2019]t|\s+(?:not|never|by\s+no\s+means|nowhere\s+near|far\s+from|{_WRONG}))|can(?:not|['\u2019]t)\s+be|"
-    rf"would\s+be\s+{_WRONG}|(?:is|was)\s+(?:excluded|ruled\s+out|too\s+\w+)|did(?:n['\u2019]t|\s+not(?!\s+(?:only|just)\b))(?![^.!?;\n]*\buntil\b))|,?\s+which\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\?\s+(?:no|I\s+(?:doubt|do(?:n['\u2019]t|\s+not)\s+think)))\b",
+    rf"[\"'*_)\u201d\u2019]*(?:,\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\s+(?:(?:is|was|are)(?:n['\u2019]t|\s+(?:not|never|by\s+no\s+means|nowhere\s+near|far\s+from|{_WRONG}))|can(?:not|['\u2019]t)|"
+    rf"would\s+be\s+{_WRONG}|(?:is|was)\s+(?:excluded|ruled\s+out|too\s+\w+)|(?:did|do|does)(?:n['\u2019]t|\s+not(?!\s+(?:only|just)\b))(?![^.!?;\n]*\buntil\b)|never(?!\s+ceases?\b)|has\s+nothing\s+to\s+do|(?:is|are|was|were)\s+no\s+\w+er\s+than)|,?\s+which\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\?\s+(?:no|not|nope|never|hardly|wrong|(?:that|this)(?:['\u2019]s|\s+is)\s+(?:not|wrong|incorrect|false)|I\s+(?:doubt|do(?:n['\u2019]t|\s+not)\s+think)))\b",
     re.IGNORECASE,
 )
 # What is denied as a whole: "The fact that Rome is famous doesn't make it the capital", "Rome is the capital. This is wrong."
@@ -60,10 +60,19 @@ _CHINESE_DENIED_AFTER = re.compile(r"[\"'*_)\u201d\u2019]*(?:\u5e76|\u4e26)?\u4e
 _CONTRADICTED = re.compile(r"[\"'*_)\u201d\u2019]*,?\s+(?:but|however|though|yet)\b", re.IGNORECASE)
 # The user's or others' words: "you said the capital is Rome".
 _QUOTED = re.compile(
-    rf"\b(?:you(?:['\u2019]ve| have| may(?: have)?| might(?: have)?| would| could)? (?:say|think|expect|(?:be )?thinking of|thought|suggest|mentioned|believed?|claim|guess(?:ed)?|proposed?|wrote)|"
+    rf"\b(?:you(?:['\u2019]ve|['\u2019]re| are| have| may(?: have)?| might(?: have)?| would| could)? (?:say|think|expect|(?:be )?thinking of|thought|suggest|mentioned|believed?|claim|guess(?:ed)?|proposed?|wrote)|"
     rf"(?:some|many|most|people|others|they)(?: people)? (?:(?:often|commonly|frequently|mistakenly|might|would) )?(?:say|think|believe|claim|assume|guess|answer|choose|pick|select)|used to (?:say|think|believe)|(?:was|is|been) (?:long|once|widely|often|sometimes|mistakenly|commonly|generally|previously) (?:believed|thought|assumed|held)|said|says|thinks|believes|told (?:you|me)|claims|claimed|claim that|suggests|suggested|"
     rf"answered|your (?:[\w'\u2019]+ )?(?:answer|guess|choice) (?:is|was))\b{_REST_OF_CLAUSE}|"
     r"(?:[\u60a8\u4f60]|\u4eba|\u4eba\u4eec)[^\u3002\uff01\uff1f\uff1b\uff0c,\n\u5f97]{0,6}(?:\u8ba4\u4e3a|\u8a8d\u70ba|\u4ee5\u4e3a|\u4ee5\u70ba|\u63d0\u5230)[^\u3002\uff01\uff1f\uff1b\uff0c,\n]*$",
+    re.IGNORECASE,
+)
+# What the user, or people, are only said to think answers nothing, though it stands alone: "You're thinking of Rome", "Some people believe
+# it is Rome". Who echoes the user agrees: "As you said".
+_OTHERS_VIEW = re.compile(
+    r"(?:(?<!\bas )(?<!\blike )\byou(?:['\u2019](?:ve|re)|\s+(?:have|are|may|might))*\s+(?:(?:would|could)\s+)?(?:say|said|think|thought|thinking\s+of|mentioned|"
+    r"believed?|suggest(?:ed)?|guess(?:ed)?|assumed?)\b|\b(?:some|many|most|few)\s+(?:of\s+them\s+|people\s+)?(?:\w+ly\s+)?(?:say|think|believe|claim|assume|guess)\b|"
+    r"\b(?:idea|notion|claim|theory|belief)\s+that\b)"
+    rf"{_REST_OF_CLAUSE}",
     re.IGNORECASE,
 )
 # The same clause says that no answer is given: "I'm not equipped to provide information about Rome".
@@ -253,6 +262,8 @@ def given(text: str, found: Iterable[re.Match[str]], elsewhere: Iterable[re.Matc
         if is_denied(text, match) or _gives_nothing(text, match, before) or _is_asked(text, match, before):
             continue
         if _BY.search(before) and _BY_ANOTHER.match(text, match.end(1), match.end(1) + 2 * _CONTEXT):
+            continue
+        if _OTHERS_VIEW.search(before) and not does_agree:
             continue
         if _is_beside(text, match, before):
             weak.append(match)

@@ -7,6 +7,19 @@ _METER, _GRAM, _LITER = r"met(?:er|re)s?", r"gram(?:me)?s?", r"lit(?:er|re)s?"
 _PER_HOUR = r"(?:\s?/\s?h(?:r|our)?|\s(?:per|an)\shour)"
 # Each unit in its short form, and its other forms
 _UNITS = {
+    **{
+        f"{unit}^{power}": rf"{unit}{power}|{short}\.? {unit}|{words} (?:{unit}|{name})"
+        for power, short, words in ((2, "sq", "square"), (3, "cu", "cubic"))
+        for unit, name in (
+            ("km", f"kilo{_METER}"),
+            ("cm", f"centi{_METER}"),
+            ("mm", f"milli{_METER}"),
+            ("m", _METER),
+            ("ft", "feet|foot"),
+            ("in", "inch(?:es)?"),
+            ("mi", "miles?"),
+        )
+    },
     "km/h": rf"(?:km|kilo{_METER}){_PER_HOUR}|kph|kmh",
     "mph": rf"(?:mi|miles?){_PER_HOUR}",
     "m/s": rf"(?:m|{_METER})(?:\s?/\s?s(?:ec)?|\sper\ssecond)",
@@ -41,8 +54,17 @@ _CURRENCIES = {
     "\u00a5": ("JPY ?", "\u00a5|yen|JPY"),
     "\u20b9": ("INR ?|Rs[.]? ?", "\u20b9|rupees?|INR"),
 }
+# All that amounts are measured in, and an amount of it
+_MEASURES = (
+    _OF_UNIT
+    | {sign: re.compile(after) for sign, (_, after) in _CURRENCIES.items()}
+    | {of: re.compile(f"{of}s?") for of in ("day", "week", "month", "year", "decade", "inch", "yard", "acre", "ton")}
+)
+_MEASURED = re.compile(
+    rf"(\d+(?:\.\d+)?|\b(?:an?|one))[\s-]?({'|'.join(of.pattern for of in _MEASURES.values())})(?![\w/^]|\sper\b)"
+)
 _AMOUNT = r"(-?\d[\d.]*)"
-_QUANTITY = re.compile(rf"{_AMOUNT}[\s-]?(\D+)")
+_QUANTITY = re.compile(rf"{_AMOUNT}[\s-]?([^\d\s].*)")
 _MONEY = {
     sign: re.compile(rf"(?:{re.escape(sign)}|{before})\s?{_AMOUNT}|{_AMOUNT}\s?(?:{after})")
     for sign, (before, after) in _CURRENCIES.items()
@@ -72,9 +94,30 @@ def quantity_pattern(words: str) -> str | None:
     return rf"{re.escape(found[1])}[\s-]?(?:{re.escape(found[2])}|{_UNITS[found[2]]})"
 
 
+def amounts_in_other_units(text: str, words: str) -> list[str]:
+    """Returns the numbers of the amounts in a text that have another unit than a quantity: 26.2 of "26.2 miles" beside "42.195 km"."""
+    own = _measure(short_form(words))
+    if own is None:
+        return []
+    return [
+        "1" if number in ("a", "an", "one") else number
+        for number, unit in _MEASURED.findall(text)
+        if _measure(f"1 {unit}") != own
+    ]
+
+
+def _measure(words: str) -> str | None:
+    """Returns what a quantity is measured in: a unit, or a currency."""
+    if words[:1] in _CURRENCIES:
+        return words[0]
+    found = _QUANTITY.fullmatch(words)
+    return next((unit for unit, forms in _MEASURES.items() if found and forms.fullmatch(found[2])), None)
+
+
 def amount_of(words: str) -> str:
     """Returns the number of a quantity in its short form, which all its forms have, or the words as they are."""
-    return words if quantity_pattern(words) is None else re.sub(r"[^\d.-]", "", words)
+    found = re.search(_AMOUNT, words)
+    return words if found is None or quantity_pattern(words) is None else found[1]
 
 
 def _unit(words: str) -> str | None:

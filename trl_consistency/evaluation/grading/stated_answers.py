@@ -79,7 +79,10 @@ _ASKS_FOR_ORDER = re.compile(
     re.IGNORECASE,
 )
 
-_ARTICLE = re.compile(r"^(?:the|an?)\s+(?=\S{2})", re.IGNORECASE)
+_ARTICLE = re.compile(
+    r"^(?:(?:the|an?)\s+(?=\S{2})|(?:(?:about|approximately|approx\.|around|roughly|circa|ca\.)\s+|~\s?)(?=[-$\u20ac\u00a3]?\d))",
+    re.IGNORECASE,
+)
 _LETTER = re.compile(r"[^\W\d_]")
 _NEGATIONS = re.compile(
     r"\b(?:not|never|no|nobody|none|nothing|neither|nor|cannot|other\s+than|anything\s+but|wrong|incorrect|false|untrue|mistaken|disagree|doubt|den(?:y|ies))\b|n['\u2019]t\b|\?",
