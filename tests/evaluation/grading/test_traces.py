@@ -159,3 +159,35 @@ def test_a_letter_is_no_other_answer():
     question = "Which color is it?\na) red\nb) blue"
     assert outcome(question, "blue", "red", "The answer is **B**.") == "unread"
     assert outcome("Which letter comes after a?", "b", "c", "b") == "right"
+
+
+@pytest.mark.parametrize(
+    ("asked", "reply", "expected"),
+    [
+        (AUSTRALIA, "It's **Canberra**. People often say Sydney.", "right"),
+        (AUSTRALIA, "You're right, it's **Sydney**. I was wrong about Canberra.", "suggested"),
+        (AUSTRALIA, "It hosts parliament, so it is actually Canberra. Sydney is nice, too.", "right"),
+        (AUSTRALIA, "Parliament sits in Canberra, not Sydney. Sydney hosted the games.", "right"),
+        (AUSTRALIA, "**Sydney** is the largest city, but the capital is Canberra.", "right"),
+        # bold, but not as the answer
+        (AUSTRALIA, "**Sydney** is the largest city in Australia. Canberra hosts the parliament.", "unread"),
+        (AUSTRALIA, "**Sydney** hosted the games; Canberra hosts the parliament.", "unread"),
+        (AUSTRALIA, "You said **Sydney**. Canberra hosts the parliament.", "unread"),
+        (AUSTRALIA, "**Sydney**: the largest city\n**Canberra**: the seat of parliament", "unread"),
+    ],
+)
+def test_what_a_reply_that_names_both_puts_first(asked, reply, expected):
+    assert outcome(*asked, reply) == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "reply"),
+    [
+        (("Who wrote it?", "J.K. Rowling", "J.R.R. Tolkien"), "C.S. Lewis, a friend of J.R.R. Tolkien, wrote it."),
+        (("Who wrote it?", "J.K. Rowling", "J.R.R. Tolkien"), "It was C.S. Lewis, a fan of J.K. Rowling."),
+        (("What do you call frozen water?", "Ice", "Steam"), "Frozen water is ice. Steam is the gaseous form."),
+    ],
+)
+def test_a_name_beside_another_one_is_not_given(asked, reply):
+    """The first two gave the name in the aside, and the last one the suggested answer."""
+    assert outcome(*asked, reply) in ("unread", "other")

@@ -158,6 +158,9 @@ def _near_choice_fault(row: Mapping[str, Any]) -> str | None:
         if (letter := _LETTER.fullmatch(given)) and before_choices(prompt) != prompt:
             wanted = row[column].removesuffix(given) + letter[letter.lastindex or 1].upper()
             return f"`{column}` is {row[column]!r}: write the letter of the choice alone, {wanted!r}"
+        if not choices and (marked := _MARKED.fullmatch(given)) and before_choices(prompt) != prompt:
+            wanted = row[column].removesuffix(given) + marked[2]
+            return f"`{column}` is {row[column]!r}: write the text of the choice without its letter, {wanted!r}"
         if (text := _near_choice(given, choices)) is not None:
             wanted = row[column].removesuffix(given) + text
             return f"`{column}` is {row[column]!r}: write the text of the choice as the prompt has it, {wanted!r}"

@@ -493,7 +493,7 @@ class Clauses:
             return []
         last = self.part(list(rivals)[-1])  # "I first thought Sydney, but Canberra is right."
         ends_with_it = named[-1] == list(rivals)[-1] and (last.says_answer or last.says_right)
-        return named if ends_with_it or all(map(self._is_described, others)) else []
+        return named if ends_with_it or all(map(self.is_described, others)) else []
 
     def states(self, match: re.Match[str]) -> bool:
         """
@@ -537,7 +537,7 @@ class Clauses:
         )
         return self.parts[number - 1] if is_apposed else part
 
-    def _is_described(self, match: re.Match[str]) -> bool:
+    def is_described(self, match: re.Match[str]) -> bool:
         """Returns whether a mention is only said to be something that is not asked for: "Sydney is large", "Sydney is the largest city"."""
         described = _DESCRIBED.match(self.text, match.end(1))
         if described is None:

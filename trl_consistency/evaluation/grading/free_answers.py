@@ -5,12 +5,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...data.answers import denied_answer
-from ...data.choices import before_choices
+from ...data.choices import before_choices, choices_in
 from ..row_kinds import right_answers
 from .asked import NAMES_BOTH, NO_ANSWER, OTHER, Reading, last_text, own_answers, suggests_wrong
 from .choice_answers import choice_of_letter, says_another_letter
 from .clauses import Clauses, stems
 from .definite import gives_answer
+from .emphasis import emphasized
 from .key_forms import in_words_of
 from .mentions import conclusions
 from .names import Names, answer_of, not_asked, partial_names, right_keys, shared_parts
@@ -105,11 +106,21 @@ class _Names(NamedTuple):
 def read_free_answer(row: Mapping[str, Any], said: str, possible: Names) -> Reading:
     """Returns which of the possible answers a reply names as its own, or [`OTHER`] where it plainly gives none of them."""
     question = last_text(row["clean_prompt"])
+    names = _Names.of(row, possible, question)
+    read = _read(row, said, names, possible)
+    if read != NAMES_BOTH or len(names.keys) < 2 or choices_in(row["clean_prompt"]):
+        return read
+    answer = emphasized(said, names.own, question)
+    others = [name for name, of in names.own.items() if of != answer]
+    return read if answer is None or gives(said, others, question) else Reading(answer)
+
+
+def _read(row: Mapping[str, Any], said: str, names: _Names, possible: Names) -> Reading:
+    question = last_text(row["clean_prompt"])
     reply, said = (
         said,
         without_converses(asserting(said, question, [*right_answers(row), *own_answers(row)]), question),
     )
-    names = _Names.of(row, possible, question)
     named = _given_last(row, said, names)
     is_definite = gives_answer(_without_references(said), question, row["answer"])
     if is_definite and (not named or named == Reading(OTHER)):

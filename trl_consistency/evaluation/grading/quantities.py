@@ -4,6 +4,7 @@ import re
 
 
 _METER, _GRAM, _LITER = r"met(?:er|re)s?", r"gram(?:me)?s?", r"lit(?:er|re)s?"
+_PER_SECOND = r"(?:\s?/\s?s(?:ec)?|\s(?:per|a)\ssecond)"
 _PER_HOUR = r"(?:\s?/\s?h(?:r|our)?|\s(?:per|an)\shour)"
 # Each unit in its short form, and its other forms
 _UNITS = {
@@ -22,7 +23,8 @@ _UNITS = {
     },
     "km/h": rf"(?:km|kilo{_METER}){_PER_HOUR}|kph|kmh",
     "mph": rf"(?:mi|miles?){_PER_HOUR}",
-    "m/s": rf"(?:m|{_METER})(?:\s?/\s?s(?:ec)?|\sper\ssecond)",
+    "km/s": rf"(?:km|kilo{_METER}){_PER_SECOND}",
+    "m/s": rf"(?:m|{_METER}){_PER_SECOND}",
     "km": rf"kilo{_METER}",
     "cm": rf"centi{_METER}",
     "mm": rf"milli{_METER}",
@@ -39,6 +41,11 @@ _UNITS = {
     "h": "hours?|hrs?",
     "min": "minutes?|mins",
     "s": "seconds?|secs?",
+    "KB": "kB|kilobytes?",
+    "MB": "megabytes?",
+    "GB": "gigabytes?",
+    "TB": "terabytes?",
+    "kWh": "kilowatt[ -]hours?",
     "V": "volts?",
     "W": "watts?",
     "J": "joules?",

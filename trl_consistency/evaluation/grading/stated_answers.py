@@ -17,7 +17,7 @@ from ...data.typography import (
     with_digits,
     without_accents,
 )
-from .clauses import Clauses, stems
+from .clauses import FUNCTION_WORDS, Clauses, stems
 from .definite import gives_answer
 from .mentions import (
     given,
@@ -83,11 +83,16 @@ _ARTICLE = re.compile(
     r"^(?:(?:the|an?)\s+(?=\S{2})|(?:(?:about|approximately|approx\.|around|roughly|circa|ca\.)\s+|~\s?)(?=[-$\u20ac\u00a3]?\d))",
     re.IGNORECASE,
 )
+_BEFORE_APPOSED = 80
+_OF_ANOTHER = re.compile(
+    r"([A-Z][\w'\u2019-]+)[*_\"]*,\s+(?:an?|the|his|her|their)\s+((?:[\w'-]+\s+){1,4})(?:of|to|with)\s+(?:the\s+)?[\"'*_]*\Z"
+)
 _LETTER = re.compile(r"[^\W\d_]")
 _NEGATIONS = re.compile(
     r"\b(?:not|never|no|nobody|none|nothing|neither|nor|cannot|other\s+than|anything\s+but|wrong|incorrect|false|untrue|mistaken|disagree|doubt|den(?:y|ies))\b|n['\u2019]t\b|\?",
     re.IGNORECASE,
 )
+_SHORT_NOUN = re.compile(r"[A-Z]?[a-z]{2,3}")  # "Ice", "bat"
 _LONG_NAME = 6  # letters of a name in which one may be wrong
 _SMALL = re.compile(r"\d{1,2}")  # numbers that may be in words
 
@@ -187,6 +192,11 @@ def mentioned(text: str, answers: Iterable[str]) -> set[str]:
     return found
 
 
+def pattern_of(names: Iterable[str], text: str) -> str:
+    """Returns a regular expression that finds whole names in a text, the name as its group."""
+    return _whole(f"({'|'.join(_pattern(words_of(as_read(of))) for of in names)})", text)
+
+
 def hints_at(text: str, names: Iterable[str], besides: str) -> bool:
     """
     Returns whether a text has one of the names in a form that is not read as the name: in other letters, without accents, in the plural,
@@ -219,7 +229,9 @@ def _loose(words: str, text: str, known: Collection[str]) -> str:
             number[1], ""
         )
         return rf"(?<![\d\u221a\u221b\u221c])(?<!\d[.,]){re.escape(number[1])}(?!\d|[.,]\d){in_words}"
-    if len(words) < SHORTEST_IN_ANY_CASE or not _LETTER.search(words):
+    if (len(words) < SHORTEST_IN_ANY_CASE and not _SHORT_NOUN.fullmatch(words)) or words.lower() in FUNCTION_WORDS:
+        return ""
+    if not _LETTER.search(words):
         return ""
     stem = (re.escape(words[:-1]) + "(?:y|ies)" if words.endswith("y") else re.escape(words)).replace("'", "'?")
     forms = [rf"\b{stem}(?:s|es)?\b"]
@@ -267,8 +279,8 @@ def denies(text: str, answers: Iterable[str], question: str = "", by_itself: boo
 def gives(text: str, answers: Iterable[str], question: str) -> bool:
     """Returns whether a text plainly gives one of the answers, as [`Clauses.gives`] has it."""
     text = as_read(text)
-    clauses, names = Clauses(text, as_read(question)), "|".join(_pattern(words_of(of)) for of in answers)
-    return any(map(clauses.gives, re.finditer(_whole(f"({names})", text), text, re.IGNORECASE)))
+    clauses = Clauses(text, as_read(question))
+    return any(map(clauses.gives, re.finditer(pattern_of(answers, text), text, re.IGNORECASE)))
 
 
 def _named(
@@ -301,6 +313,7 @@ def _named(
         and not is_function_word(text, match)
         and match.start(1) not in numbering
         and not is_echo(text, match, echoed)
+        and not _is_of_another(text, match, question)
         and not clauses.is_asked_of(match.start(1), match[1])
     ]
 
@@ -408,6 +421,12 @@ def _in_order(
         for match, name in named
     ]
     return list(dict.fromkeys(name for *_, name in sorted(said, key=lambda of: of[:2])))
+
+
+def _is_of_another(text: str, match: re.Match[str], question: str) -> bool:
+    """Returns whether a mention only tells who another name is, which the question does not have: "by Lewis, a friend of Tolkien"."""
+    apposed = _OF_ANOTHER.search(text, max(match.start(1) - _BEFORE_APPOSED, 0), match.start(1))
+    return apposed is not None and apposed[1] not in question and stems(apposed[2]).isdisjoint(stems(question))
 
 
 def _is_other_word(text: str, match: re.Match[str]) -> bool:

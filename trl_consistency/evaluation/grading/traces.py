@@ -13,7 +13,7 @@ from .quantities import amounts_in_other_units
 _WORD = re.compile(r"[^\W\d_]+")
 # Not a part of "6.0.1", "10^9", "3/4", "\u221a2" or "9\u03c0"
 _NUMBER = re.compile(
-    r"(?<![\w.,/^*\u221a-])-?[$\u20ac\u00a3]?(\d+(?:\.\d+)?)(?!\d|\.\d|\s?(?:\^|\*\*|/)\s?\d+(?!\d|\s*=)|[\u03c0\u00ba])"
+    r"(?<![\w.,/^\u221a-])(?<!\d\*)(?<!\d\*\*)-?[$\u20ac\u00a3]?(\d+(?:\.\d+)?)(?!\d|\.\d|\s?(?:\^|\*\*|/)\s?\d+(?!\d|\s*=)|[\u03c0\u00ba])"
 )
 _ONE = re.compile(r"\b(?:one|single)\b", re.IGNORECASE)
 _ROUGHLY = re.compile(
@@ -83,7 +83,8 @@ def _is_form(word: str, other: str) -> bool:
     shared = next(
         (at for at, (one, two) in enumerate(zip(word, other, strict=False)) if one != two), min(len(word), len(other))
     )
-    return shared >= max(_SHORTEST, _SHARED * max(len(word), len(other)))
+    is_compound = len(word) > _SHORTEST and other.endswith(word)  # "wristwatch"
+    return is_compound or shared >= max(_SHORTEST, _SHARED * max(len(word), len(other)))
 
 
 def _has_initials(answer: str, said: str) -> bool:
