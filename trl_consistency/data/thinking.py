@@ -131,6 +131,17 @@ def thought_spans(
     return spans
 
 
+def known_markers(prompt_ids: list[int], completion_ids: list[int], tokenizer: PreTrainedTokenizerBase) -> Markers:
+    """Returns the known markers between which a completion has its last thought: those that close last, or open one that does not end."""
+    asked, text = map(tokenizer.decode, (prompt_ids, completion_ids))
+    found = [of for of in KNOWN_MARKERS if any(marker in text for marker in of) or of[0] in asked]
+
+    def place(markers: Markers) -> tuple[int, int]:
+        return text.rfind(markers[1]), thought_span(prompt_ids, completion_ids, tokenizer, markers)[1]
+
+    return max(found, key=place, default=THINKING_MARKERS)
+
+
 def has_thought(
     prompt_ids: list[int],
     completion_ids: list[int],

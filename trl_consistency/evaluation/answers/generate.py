@@ -21,7 +21,7 @@ from ...config.options import (
 )
 from ...config.types import check_sampling
 from ...data.rendering import ProcessingClass, Prompt, get_tokenizer, render_prompt
-from ...data.thinking import THINKING_MARKERS, Markers, other_markers, thought_span
+from ...data.thinking import THINKING_MARKERS, Markers, known_markers, other_markers, thought_span
 from ...errors import ConsistencyError
 from ...generation.answer_cache import TargetCache
 from ...generation.options import end_tokens, evaluating
@@ -291,7 +291,8 @@ def generate_answers(
             f"Prompt {lengths.index(longest)} (counted from 0) has {longest} tokens, which leaves no room for an answer in the model's "
             f"context of {context}: shorten it."
         )
-    return [text for text, _ in answer_prompts(model, tokenizer, prompts, max_new_tokens, batch_size, progress, cache)]
+    answers = answer_prompts(model, tokenizer, prompts, max_new_tokens, batch_size, progress, cache)
+    return [answer.text for answer in answers]
 
 
 def answer_prompts(
@@ -302,10 +303,10 @@ def answer_prompts(
     batch_size: int,
     progress: bool,
     cache: TargetCache | None,
-) -> list[tuple[str, bool]]:
+) -> list[Answer]:
     """
-    Returns the answers of [`generate_answers`], and whether each ended within `max_new_tokens` and the model's context.
-    A prompt that leaves no room in the context is not asked; the text then says so.
+    Returns the answers of [`generate_answers`], and what each says after a thought between any of the known markers. A prompt that
+    leaves no room in the context is not asked; the text then says so.
     """
     rendered = [tuple(render_prompt(tokenizer, prompt)) for prompt in prompts]
     context = context_of(model) or sys.maxsize
@@ -314,14 +315,16 @@ def answer_prompts(
     generated = generate_ids(model, tokenizer, list(map(list, distinct)), options, cache) if distinct else []
     texts = [get_tokenizer(tokenizer).decode(ids, skip_special_tokens=True) for ids in generated]
     ends = end_tokens(model, tokenizer)
-    by_prompt = {
-        prompt: (
-            text.strip(),
-            (len(ids) < max_new_tokens or ids[-1] in ends) and len(prompt) + len(ids) <= context,
-        )
-        for prompt, text, ids in zip(distinct, texts, generated, strict=True)
-    }
-    return [by_prompt.get(ids) or (f"{NOT_ASKED}: {len(ids)} tokens of {context}.", False) for ids in rendered]
+    answers: dict[tuple[int, ...], Answer] = {}
+    for prompt, text, ids in zip(distinct, texts, generated, strict=True):
+        is_ended = len(ids) < max_new_tokens or ids[-1] in ends
+        markers = known_markers(list(prompt), ids, get_tokenizer(tokenizer))
+        said = decode_answer(tokenizer, list(prompt), ids, markers)[1]
+        answers[prompt] = Answer(text.strip(), said, tuple(ids), not is_ended or len(prompt) + len(ids) > context)
+    return [
+        answers.get(ids) or Answer(f"{NOT_ASKED}: {len(ids)} tokens of {context}.", "", is_cut=True)
+        for ids in rendered
+    ]
 
 
 def generate_ids(
