@@ -327,6 +327,15 @@ def test_answers_after_thinking(tokenizer, monkeypatch, opened, written, said):
 
 
 @pytest.mark.parametrize("is_special", [False, True])
+@pytest.mark.parametrize(("last", "said"), [("[THINK]Oslo?[/THINK]Paris.", "Paris."), ("[THINK]Oslo?", "")])
+def test_a_second_thought_is_no_answer(last, said, is_special):
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens(["[THINK]", "[/THINK]"], special_tokens=is_special)
+    ids = tokenizer(text=f"[THINK]Rome?[/THINK]Let me see.{last}", add_special_tokens=False)["input_ids"]
+    assert decode_answer(tokenizer, [], ids, ("[THINK]", "[/THINK]"))[1] == said
+
+
+@pytest.mark.parametrize("is_special", [False, True])
 @pytest.mark.parametrize("marker", CALL_MARKERS)
 def test_a_call_of_a_tool_is_no_answer_where_its_marker_is_a_special_token(marker, is_special):
     """In Mistral's and Llama's tokenizers it is one. Without it, what is asked of the tool was read as the answer."""

@@ -21,7 +21,7 @@ from ...config.options import (
 )
 from ...config.types import check_sampling
 from ...data.rendering import ProcessingClass, Prompt, get_tokenizer, render_prompt
-from ...data.thinking import THINKING_MARKERS, Markers, known_markers, other_markers, thought_span
+from ...data.thinking import THINKING_MARKERS, Markers, known_markers, other_markers, thought_spans
 from ...errors import ConsistencyError
 from ...generation.answer_cache import TargetCache
 from ...generation.options import end_tokens, evaluating
@@ -234,7 +234,7 @@ def decode_answer(
     may open the thought.
     """
     text_tokenizer = get_tokenizer(tokenizer)
-    thought_end = thought_span(prompt, ids, text_tokenizer, markers)[1]
+    thought_end = thought_spans(prompt, ids, text_tokenizer, markers)[-1][1]
     others = other_markers(text_tokenizer.decode(ids[thought_end:]), markers)  # which may be special tokens
     text, said = (_with_calls(text_tokenizer, part) for part in (ids, ids[thought_end:]))
     return text, after_thinking(said, markers), others
