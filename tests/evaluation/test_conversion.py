@@ -61,12 +61,13 @@ def test_targets_that_were_cut_are_left_out_where_the_model_tells(model, tokeniz
     assert found.reasons() == {conversion.CUT: 1}
 
 
-def test_targets_that_may_have_been_cut_are_told():
+def test_targets_that_may_have_been_cut_are_told(tokenizer):
     """Without a model, nothing says which token ends an answer, but most of them end in it."""
-    pairs = [capital(f"{row}?", "Rome!", completion="Oslo.", completion_ids=[5, 6, 2]) for row in range(3)]
-    assert convert_pairs(pairs, "sft").warnings == []
-    pairs[1]["completion_ids"] = [5, 6, 7]
-    (warning,) = convert_pairs(pairs, "sft").warnings
+    *cut, end = tokenizer(text="Oslo.", add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
+    pairs = [capital(f"{row}?", "Rome!", completion="Oslo.", completion_ids=[*cut, end]) for row in range(3)]
+    assert convert_pairs(pairs, "sft", tokenizer=tokenizer).warnings == []
+    pairs[1]["completion_ids"] = cut
+    (warning,) = convert_pairs(pairs, "sft", tokenizer=tokenizer).warnings
     assert warning.startswith("1 of 3 `completion_ids` do not end in the same token as most, row 1 first: they may")
 
 
@@ -264,6 +265,29 @@ def test_markers_of_targets_come_from_their_tokens(model, monkeypatch, is_messag
     assert of_pair["chosen_outcome"] == "right"
 
 
+@pytest.mark.parametrize("is_message", [False, True])
+def test_targets_need_the_tokenizer_that_says_what_their_tokens_hold(is_message):
+    """Without it, `convert --to sft` took the thought for a part of the answer: "Rome? No.Paris."."""
+    tokenizer = marked_tokenizer()
+    ids = [*tokenizer(text="[THINK]Rome? No.[/THINK]Paris.", add_special_tokens=False)["input_ids"], 2]
+    text = tokenizer.decode(ids, skip_special_tokens=True)
+    pairs = [capital("1?", "Rome!", completion=assistant(text) if is_message else text, completion_ids=ids)]
+    with pytest.raises(
+        ConsistencyError, match="`tokenizer` is needed: `pairs` has `completion_ids`, and only the tok"
+    ):
+        convert_pairs(pairs, "sft", options=MARKED)
+    (of_pair,) = convert_pairs(pairs, "sft", tokenizer=tokenizer, options=MARKED).rows
+    assert of_pair["completion"] == assistant("[THINK]Rome? No.[/THINK]Paris.")
+
+
+def test_tokens_of_another_tokenizer_are_refused(tokenizer):
+    """Those of two markers would be words of another one, and the thought would stay a part of the answer."""
+    ids = tokenizer(text="Oslo.", add_special_tokens=False)["input_ids"]
+    pairs = [capital("1?", "Rome!", completion=text, completion_ids=ids) for text in ("Oslo.", "Paris.")]
+    with pytest.raises(InvalidPairsError, match="row 1: `completion` and `completion_ids` differ"):
+        convert_pairs(pairs, "sft", tokenizer=tokenizer)
+
+
 def test_anchors_have_no_preference(model, tokenizer):
     found = convert_pairs([row("What?", "What?")], "preference", model, tokenizer, OPTIONS)
     assert not found.rows
@@ -311,7 +335,7 @@ def test_swapped_prompts_are_warned_of():
 
 
 def test_sft_with_targets_needs_no_model():
-    given = [row("1?", "Rome! 1?", completion=assistant("Paris."), completion_ids=[5])]
+    given = [row("1?", "Rome! 1?", completion=assistant("Paris."))]
     assert convert_pairs(given, "sft").rows == [{"prompt": user("Rome! 1?"), "completion": assistant("Paris.")}]
     text = [{"clean_prompt": "1", "perturbed_prompt": "2", "completion": " Paris"}]
     assert convert_pairs(text, "sft").rows == [{"prompt": "2", "completion": " Paris"}]

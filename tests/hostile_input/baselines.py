@@ -54,10 +54,20 @@ CASES: list[Case] = [
         partial(convert, rows=[{**CHAT, "completion": "Paris"}], model=None),
     ),
     Case(
-        "conversion of a model without a question",
-        "`convert`: a model that has nothing to answer",
-        "`model_name_or_path` is given, but nothing is asked of the model: all pairs have a `completion`. Leave it out.",
-        lambda room: convert(room, [{**CHAT, "completion": "Paris"}], "--to", "sft"),
+        "conversion of tokens without a tokenizer",
+        "`convert --to sft`: targets as token ids, too, and no tokenizer that says what these hold beside the text",
+        "`model_name_or_path` is needed: `…pairs.jsonl` has `completion_ids`, and only the tokenizer says which special tokens of a thought "
+        "they hold beside the text. Or remove `completion_ids`: the text is then taken as it is.",
+        lambda room: convert(
+            room, [{**CHAT, "completion": "Paris", "completion_ids": [5]}], "--to", "sft", model=None
+        ),
+    ),
+    Case(
+        "conversion of another model's tokens",
+        "`convert`: the token ids of another model's targets",
+        "`pairs`: 1 of 1 row(s) cannot be used. Nothing was dropped; mend or remove it: row 0: `completion` and `completion_ids` differ: render "
+        "`completion_ids` again, or remove it",
+        lambda room: convert(room, [{**CHAT, "completion": "Paris", "completion_ids": [5]}], "--to", "sft"),
     ),
     Case(
         "conversion by a model that is not there",

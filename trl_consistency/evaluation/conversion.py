@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from transformers import PreTrainedModel
 
+from ..data.completion_faults import completion_fault
 from ..data.lint import FINDINGS, TEXT_PROMPTS, has_cue_in_clean
 from ..data.messages import without_none
 from ..data.pairs import (
@@ -55,6 +56,12 @@ CALL = "the clean answer is a tool call without text"
 CUT = "the clean answer reached `max_completion_length` before its end"
 SAME_WORDS = "both answers are the same, word for word"
 SAME_ANSWER = "both answers say the same in other words"
+
+# Why a tokenizer is needed, after the name of the pairs
+TOKENS = (
+    "`completion_ids`, and only the tokenizer says which special tokens of a thought they hold beside the text. Or remove `completion_ids`: "
+    "the text is then taken as it is"
+)
 
 # Columns with a meaning of their own in TRL's formats, or beside them: `SFTTrainer` takes rows with `input_ids` for
 # prepared ones, and `DPOTrainer` takes `ref_chosen_logps` for the reference's.
@@ -142,7 +149,7 @@ def convert_pairs(
         model ([`~transformers.PreTrainedModel`], *optional*):
             The model, on its device and unwrapped. Not needed for `"sft"` if the pairs have a `completion`.
         tokenizer ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`], *optional*):
-            Its tokenizer or processor.
+            Its tokenizer or processor. Also needed if the pairs have `completion_ids`.
         options ([`AnswerOptions`], *optional*):
             Options for generating answers. By default greedy decoding, at most 256 tokens.
         chat_template_kwargs (`dict[str, Any]`, *optional*):
@@ -156,9 +163,9 @@ def convert_pairs(
 
     Raises:
         [`InvalidPairsError`]: If rows are faulty, cannot be rendered, or are too long for the model, or if the pairs have a
-            column that has a meaning in TRL's format.
+            column that has a meaning in TRL's format, or `completion_ids` that are not those of the `completion`.
         [`ConsistencyError`]: If `to` is unknown, answers are to be generated without `model` or `tokenizer`, or another adapter
-            was put into the base model, or answers would be scored and not written (`multiple_choice` or `free_answers` logprob).
+            was put into the base model, or `completion_ids` come without `tokenizer`, or answers would be scored and not written (`multiple_choice` or `free_answers` logprob).
     """
     options, of_set = options or AnswerOptions(), PairSet.of(pairs)
     for option in ("multiple_choice", "free_answers"):
@@ -171,6 +178,8 @@ def convert_pairs(
     sides = sides_to_answer(of_set, to)
     if sides and (model is None or tokenizer is None):
         raise ConsistencyError("`model` and `tokenizer` are needed: there are answers to generate. Give both.")
+    if tokenizer is None and has_tokens(of_set):
+        raise ConsistencyError(f"`tokenizer` is needed: `pairs` has {TOKENS}.")
     if sides:
         check_no_other_adapter(model)
         warn_of_adapter(model)
@@ -178,6 +187,8 @@ def convert_pairs(
     if not of_set.rows:
         return Conversion([], left_out)
     _check_variables(of_set, chat_template_kwargs)
+    if tokenizer is not None:
+        _check_tokens(of_set, tokenizer, chat_template_kwargs or {}, options)
     answers: dict[str, list[Answer]] = {}
     has_end = tokenizer is None or _has_end(of_set, tokenizer, chat_template_kwargs or {})
     swapped = sum(map(has_cue_in_clean, of_set.rows))
@@ -272,6 +283,11 @@ def sides_to_answer(of_set: PairSet, to: Format, name: str = "pairs") -> list[st
     ]
 
 
+def has_tokens(of_set: PairSet) -> bool:
+    """Whether pairs have `completion_ids`, so that a tokenizer is needed."""
+    return any(row.get("completion_ids") for row in of_set.rows)
+
+
 def _without_prefills(of_set: PairSet) -> tuple[PairSet, list[dict[str, Any]]]:
     """Returns the pairs that TRL's formats can hold, and the others. TRL would start a new turn after a prefill."""
     kept = [number for number, row in enumerate(of_set.rows) if not is_prefilled(row["perturbed_prompt"])]
@@ -286,6 +302,22 @@ def _check_variables(of_set: PairSet, chat_template_kwargs: dict[str, Any] | Non
     rows = zip(of_set.places, of_set.rows, strict=True)
     texts = [number for number, row in rows if isinstance(row["perturbed_prompt"], str)]
     report_faults([(number, fault) for number in texts if chat_template_kwargs], "pairs", len(of_set.rows))
+
+
+def _check_tokens(
+    of_set: PairSet, tokenizer: ProcessingClass, chat_template_kwargs: dict[str, Any], options: AnswerOptions
+) -> None:
+    """Raises [`InvalidPairsError`] for `completion_ids` that are not those of the `completion`, such as another model's."""
+    faults = []
+    for number, row in zip(of_set.places, of_set.rows, strict=True):
+        if row.get("completion_ids"):
+            tools, variables = parse_json_column(row.get("tools")), variables_of(row, chat_template_kwargs)
+            try:
+                fault = completion_fault(row, tokenizer, row, tools, variables, options.thinking_markers)
+            except InvalidPairsError as error:
+                fault = str(error)
+            faults += [(number, fault)] if fault else []
+    report_faults(faults, "pairs", len(of_set.rows))
 
 
 def _given_answer(
