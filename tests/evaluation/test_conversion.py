@@ -280,6 +280,17 @@ def test_targets_need_the_tokenizer_that_says_what_their_tokens_hold(is_message)
     assert of_pair["completion"] == assistant("[THINK]Rome? No.[/THINK]Paris.")
 
 
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_given_answers_with_thoughts_between_other_markers_are_told(has_ids):
+    tokenizer, text = marked_tokenizer(), "[THINK]Rome? No.[/THINK]Paris."
+    target = {"completion": text}
+    if has_ids:
+        ids = [*tokenizer(text=text, add_special_tokens=False)["input_ids"], 2]
+        target = {"completion": tokenizer.decode(ids, skip_special_tokens=True), "completion_ids": ids}
+    found = convert_pairs([capital("1?", "Rome!", **target)], "sft", tokenizer=tokenizer)
+    assert any("1 of 1 answer(s) hold a thought between [THINK] and [/THINK], w" in of for of in found.warnings)
+
+
 def test_tokens_of_another_tokenizer_are_refused(tokenizer):
     """Those of two markers would be words of another one, and the thought would stay a part of the answer."""
     ids = tokenizer(text="Oslo.", add_special_tokens=False)["input_ids"]

@@ -30,6 +30,7 @@ from ..data.rendering import (
     skips_template,
     writes_end,
 )
+from ..data.thinking import other_markers
 from ..data.unknown_words import say_unknown
 from ..errors import ConsistencyError, InvalidPairsError
 from ..generation.answer_cache import TargetCache
@@ -338,7 +339,10 @@ def _given_answer(
         if text.split() == decode(ids, skip_special_tokens=True).split():
             text = decode(marked).strip()
     is_cut = ends is not None and bool(ids) and ids[-1] not in ends  # type: ignore[index]
-    return Answer(text, after_thinking(text, options.thinking_markers), is_cut=is_cut)
+    markers = options.thinking_markers
+    whole = get_tokenizer(tokenizer).decode(ids) if tokenizer is not None and ids else text
+    others = other_markers(after_thinking(whole, markers), markers)
+    return Answer(text, after_thinking(text, markers), is_cut=is_cut, other_markers=others)
 
 
 def _other_ends(of_set: PairSet) -> list[str]:
