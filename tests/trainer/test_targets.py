@@ -333,6 +333,30 @@ def test_pairs_with_targets_are_those_that_were_given(tmp_path):
     assert found["perturbed_prompt"] == pairs["perturbed_prompt"]
 
 
+@pytest.mark.parametrize("is_text", [False, True])
+def test_targets_keep_the_markers_of_thoughts_that_are_special_tokens(tmp_path, monkeypatch, is_text):
+    """Without them, whoever used the text had the thought in the answer: "Rome?It is Paris."."""
+    tokenizer, said = make_tokenizer(), "[THINK]Rome?[/THINK]It is Paris."
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "[THINK]", "[/THINK]"]})
+    texts = {"clean_prompt": ["What?"], "perturbed_prompt": ["Rome! What?"]}
+    chats = {side: [[{"role": "user", "content": text}] for text in of] for side, of in texts.items()}
+    answer = [*tokenizer(text=said, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+    monkeypatch.setattr("trl_consistency.trainer.target_maker.generate_targets", lambda *args, **kwargs: [answer])
+
+    def train_on(pairs):
+        model = make_model(vocab_size=len(tokenizer))
+        return ConsistencyTrainer(model, make_config(tmp_path), train_dataset=pairs, processing_class=tokenizer)
+
+    trainer = train_on(Dataset.from_dict(texts if is_text else chats))
+    trainer.generate_targets()
+    found = trainer.dataset_with_targets()
+    assert (found["completion"][:], found["completion_ids"][:]) == ([said], [answer])
+    assert train_on(found).train_dataset["completion_ids"][:] == [answer]
+    if not is_text:  # which must not hold special tokens
+        again = train_on(found.remove_columns("completion_ids")).train_dataset["completion_ids"][0]
+        assert again[: len(answer)] == answer
+
+
 @pytest.mark.parametrize("given", [False, True])
 def test_targets_go_on_with_the_space_that_an_answer_alone_would_lose(tmp_path, monkeypatch, given):
     """Without `completion_ids`, or as data for TRL's own trainers, "Answer:A" was trained on, and not "Answer: A"."""

@@ -142,6 +142,19 @@ def known_markers(prompt_ids: list[int], completion_ids: list[int], tokenizer: P
     return max(found, key=place, default=THINKING_MARKERS)
 
 
+def without_end(completion_ids: list[int], tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Returns a completion without the special tokens at its end."""
+    special = {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
+    end = max((place for place, of in enumerate(completion_ids, start=1) if of not in special), default=0)
+    return completion_ids[:end]
+
+
+def has_special_markers(completion_ids: list[int], tokenizer: PreTrainedTokenizerBase, markers: Markers) -> bool:
+    """Whether a completion has a marker of a thought, one of these or a known one, that is lost without special tokens."""
+    whole, text = (tokenizer.decode(completion_ids, skip_special_tokens=skip) for skip in (False, True))
+    return any(marker in whole and marker not in text for of in (markers, *KNOWN_MARKERS) for marker in of)
+
+
 def has_thought(
     prompt_ids: list[int],
     completion_ids: list[int],
