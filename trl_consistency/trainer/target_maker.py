@@ -14,6 +14,7 @@ from ..data.eval_sets import named
 from ..data.pairs import AnyDataset
 from ..data.prepare import needs_targets, variables_of, with_own_columns
 from ..data.rendering import continuation
+from ..data.reply_header import header_length
 from ..data.target_table import TargetTable
 from ..data.thinking import empty_thought, other_thought, warnings_of_markers
 from ..errors import ConsistencyError
@@ -99,7 +100,8 @@ class TargetMaker:
 
         def add_target(row: dict[str, Any]) -> dict[str, Any]:
             completion_ids = row.get("completion_ids") or self.table[row["clean_ids"]]
-            completion = tokenizer.decode(completion_ids, skip_special_tokens=True)
+            start = header_length(self.trainer.processing_class, completion_ids)
+            completion = tokenizer.decode(completion_ids[start:], skip_special_tokens=True)
             if isinstance(row["clean_prompt"], str):
                 completion = continuation(tokenizer, row["clean_ids"], completion_ids, True, completion)
             target = {"completion": completion, "completion_ids": completion_ids}
