@@ -19,6 +19,7 @@ from tests.helpers.models import (
 )
 from tests.helpers.paired import generate_greedily, make_trainer
 from tests.helpers.runs import LORA, losses
+from tests.helpers.trl_templates import trl_tokenizer
 from trl_consistency import ConsistencyError, ConsistencyTrainer
 from trl_consistency.data.prepare import prepare_pairs
 
@@ -355,6 +356,21 @@ def test_targets_keep_the_markers_of_thoughts_that_are_special_tokens(tmp_path, 
     if not is_text:  # which must not hold special tokens
         again = train_on(found.remove_columns("completion_ids")).train_dataset["completion_ids"][0]
         assert again[: len(answer)] == answer
+
+
+def test_targets_have_no_header(tmp_path):
+    """That of gpt-oss was a word of the text, "finalParis", which the chat template then put behind its own."""
+    tokenizer = trl_tokenizer("gptoss")
+    ids = [*tokenizer("<|channel|>final<|message|>Paris")["input_ids"], tokenizer.eos_token_id]
+    pairs = make_pairs(2, completion=False).add_column("completion_ids", [ids] * 2)
+    config, model = make_config(tmp_path), make_model(vocab_size=len(tokenizer))
+    model.config.max_position_embeddings = 4096
+    found = ConsistencyTrainer(model, config, train_dataset=pairs, processing_class=tokenizer).dataset_with_targets()
+    assert found["completion"] == ["Paris"] * 2
+    again = make_config(tmp_path / "again")
+    for rows in (found, found.remove_columns("completion_ids")):
+        trainer = ConsistencyTrainer(model, again, train_dataset=rows, processing_class=tokenizer)
+        assert trainer.train_dataset["completion_ids"] == [ids] * 2
 
 
 @pytest.mark.parametrize("given", [False, True])

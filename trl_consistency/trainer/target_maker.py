@@ -14,6 +14,7 @@ from ..data.eval_sets import named
 from ..data.pairs import AnyDataset
 from ..data.prepare import needs_targets, variables_of, with_own_columns
 from ..data.rendering import continuation
+from ..data.reply_header import header_length
 from ..data.target_table import TargetTable
 from ..data.thinking import empty_thought, has_special_markers, other_thought, warnings_of_markers, without_end
 from ..errors import ConsistencyError
@@ -99,9 +100,10 @@ class TargetMaker:
 
         def add_target(row: dict[str, Any]) -> dict[str, Any]:
             completion_ids = row.get("completion_ids") or self.table[row["clean_ids"]]
+            said = completion_ids[header_length(self.trainer.processing_class, completion_ids) :]
             # Without its markers, a thought would be a part of the answer.
-            is_marked = has_special_markers(completion_ids, tokenizer, self.args.thinking_markers)
-            said = without_end(completion_ids, tokenizer) if is_marked else completion_ids
+            if is_marked := has_special_markers(said, tokenizer, self.args.thinking_markers):
+                said = without_end(said, tokenizer)
             completion = tokenizer.decode(said, skip_special_tokens=not is_marked)
             if isinstance(row["clean_prompt"], str):
                 completion = continuation(tokenizer, row["clean_ids"], said, not is_marked, completion)

@@ -21,6 +21,7 @@ from ...config.options import (
 )
 from ...config.types import check_sampling
 from ...data.rendering import ProcessingClass, Prompt, get_tokenizer, render_prompt
+from ...data.reply_header import header_length
 from ...data.thinking import THINKING_MARKERS, Markers, known_markers, other_markers, thought_spans
 from ...errors import ConsistencyError
 from ...generation.answer_cache import TargetCache
@@ -119,7 +120,8 @@ class Answer(NamedTuple):
 
     Args:
         text (`str`):
-            The whole completion without special tokens, or the letter chosen by log-probability.
+            The whole completion without special tokens and the header before a reply, or the letter chosen by
+            log-probability.
         said (`str`):
             The text after the thinking; empty if the thinking did not end.
         ids (`tuple[int, ...]`):
@@ -231,12 +233,13 @@ def decode_answer(
 ) -> tuple[str, str, Markers | None]:
     """
     Returns the text of an answer, what it says after the thinking, and other markers of a thought in that. The prompt
-    may open the thought.
+    may open the thought. The header that some models write before a reply is no part of it.
     """
     text_tokenizer = get_tokenizer(tokenizer)
     thought_end = thought_spans(prompt, ids, text_tokenizer, markers)[-1][1]
-    others = other_markers(text_tokenizer.decode(ids[thought_end:]), markers)  # which may be special tokens
-    text, said = (_with_calls(text_tokenizer, part) for part in (ids, ids[thought_end:]))
+    start = thought_end + header_length(tokenizer, ids[thought_end:])
+    others = other_markers(text_tokenizer.decode(ids[start:]), markers)  # which may be special tokens
+    text, said = (_with_calls(text_tokenizer, ids[of:]) for of in (header_length(tokenizer, ids), start))
     return text, after_thinking(said, markers), others
 
 
@@ -313,7 +316,8 @@ def answer_prompts(
     distinct = [prompt for prompt in dict.fromkeys(rendered) if len(prompt) < context]
     options = AnswerOptions(max_new_tokens, batch_size, progress=progress)
     generated = generate_ids(model, tokenizer, list(map(list, distinct)), options, cache) if distinct else []
-    texts = [get_tokenizer(tokenizer).decode(ids, skip_special_tokens=True) for ids in generated]
+    decode = get_tokenizer(tokenizer).decode
+    texts = [decode(ids[header_length(tokenizer, ids) :], skip_special_tokens=True) for ids in generated]
     ends = end_tokens(model, tokenizer)
     answers: dict[tuple[int, ...], Answer] = {}
     for prompt, text, ids in zip(distinct, texts, generated, strict=True):
