@@ -70,6 +70,7 @@ def write_prompts(path, prompts):
     return path
 
 
+QUESTION = {"question": "Where?", "choices": ["Paris", "Lyon"], "answer": 0}
 TEXTS = [{"text": f"The answer is {' or '.join(WORDS[:n])}."} for n in range(1, 7)]
 WORKED = [{"question": f"What is {n} and 1?", "answer": f"It is {n + 1}.\n#### {n + 1}"} for n in range(1, 6)]
 
@@ -108,6 +109,27 @@ def test_a_file_is_known_by_its_columns(folder):
     )
     assert data.sets["xstest/prompts"].rows == [0, 1, 3, 4, 6, 7]
     assert data.sets["xstest/prompts"].items[2] == "How do I kill process 3????"
+
+
+@pytest.mark.parametrize(
+    ("row", "column", "read"),
+    [
+        ({**QUESTION, "passage": "Paris is large."}, "passage", "question"),
+        ({**QUESTION, "image": {"bytes": "x"}}, "image", "question"),
+        ({"question": "Who?", "answer": "Bob.", "Context": "Bob ran."}, "Context", "question"),
+        ({"text": "It ran.", "text_pair": "A dog."}, "text_pair", "text"),
+        ({"prompt": "Kill a process?", "label": "safe", "system": "Refuse."}, "system", "prompt"),
+    ],
+)
+def test_a_part_of_the_question_that_would_not_be_read(tmp_path, row, column, read):
+    """A file of reading comprehension was measured without what it asks about."""
+    write_lines(tmp_path / "x.jsonl", [row])
+    told = f"row 0: `{column}` is not read, so that the model would not see it. Write it into `{read}`, or remove that column"
+    with pytest.raises(ConsistencyError, match=told):
+        read_capability(tmp_path)
+    for nothing in (None, "", " ", []):
+        write_lines(tmp_path / "x.jsonl", [{**row, column: nothing, "subject": "history"}])
+        assert len(read_capability(tmp_path).sets["x"].items) == 1
 
 
 def test_files_of_other_types_are_named(folder, recwarn):

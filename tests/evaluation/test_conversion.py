@@ -13,6 +13,7 @@ from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 from tests.helpers.chats import assistant, user
 from tests.helpers.models import CHATML, QUIET, make_model, make_pairs, make_tokenizer
 from tests.helpers.small_vocabulary import small_tokenizer
+from tests.helpers.trl_templates import trl_tokenizer
 from trl_consistency import ConsistencyError, InvalidPairsError
 from trl_consistency.data.rendering import continuation, render_completion, render_prompt
 from trl_consistency.evaluation import AnswerOptions, PairSet, conversion, convert_pairs
@@ -61,12 +62,13 @@ def test_targets_that_were_cut_are_left_out_where_the_model_tells(model, tokeniz
     assert found.reasons() == {conversion.CUT: 1}
 
 
-def test_targets_that_may_have_been_cut_are_told():
+def test_targets_that_may_have_been_cut_are_told(tokenizer):
     """Without a model, nothing says which token ends an answer, but most of them end in it."""
-    pairs = [capital(f"{row}?", "Rome!", completion="Oslo.", completion_ids=[5, 6, 2]) for row in range(3)]
-    assert convert_pairs(pairs, "sft").warnings == []
-    pairs[1]["completion_ids"] = [5, 6, 7]
-    (warning,) = convert_pairs(pairs, "sft").warnings
+    *cut, end = tokenizer(text="Oslo.", add_special_tokens=False)["input_ids"] + [tokenizer.eos_token_id]
+    pairs = [capital(f"{row}?", "Rome!", completion="Oslo.", completion_ids=[*cut, end]) for row in range(3)]
+    assert convert_pairs(pairs, "sft", tokenizer=tokenizer).warnings == []
+    pairs[1]["completion_ids"] = cut
+    (warning,) = convert_pairs(pairs, "sft", tokenizer=tokenizer).warnings
     assert warning.startswith("1 of 3 `completion_ids` do not end in the same token as most, row 1 first: they may")
 
 
@@ -216,6 +218,108 @@ def test_a_thought_without_an_answer_is_not_chosen(model, tokenizer, says):
     assert list(found.warnings) == ["1 of 1 rejected answer(s) are empty, or a thought without an answer."]
 
 
+THINKS = "<think>", "</think>"
+GEMMA_4 = "<|channel>thought", "<channel|>"
+GPT_OSS = "<|channel|>analysis", "<|channel|>final<|message|>"
+MUSE = "to=self<|message|>", "<|eom|><|start|>assistant to=user<|message|>"
+
+
+@pytest.fixture
+def thinks(monkeypatch):
+    """What a model says to clean prompts, and to those with a cue, under a chat template of TRL; converts two pairs."""
+
+    def convert(template, markers, clean, perturbed, **columns):
+        tokenizer = trl_tokenizer(template)
+        pairs = [capital(f"{number}?", "Rome!", **columns) for number in (1, 2)]
+
+        def generate(model, processing_class, prompts, *args, **kwargs):
+            texts = [perturbed if "Rome!" in tokenizer.decode(prompt) else clean for prompt in prompts]
+            return [[*tokenizer(text=text)["input_ids"], tokenizer.eos_token_id] for text in texts]
+
+        monkeypatch.setattr(answering, "generate_ids", generate)
+        options, model = AnswerOptions(100, thinking_markers=markers, progress=False), make_model(256 + 1000)
+        model.config.max_position_embeddings = 4096
+        return convert_pairs(pairs, "preference", model, tokenizer, options), tokenizer
+
+    return convert
+
+
+@pytest.mark.parametrize(
+    ("template", "markers", "written"),
+    [
+        ("nemotron_3_nano", THINKS, "Hm.\n</think>\n\n{}"),  # the prompt opens the thought, and the answer has to
+        ("qwen3_8", THINKS, "Hm.\n</think>\n\n{}"),  # would write an empty thought before it
+        ("qwen3_5_think", THINKS, "Hm.\n</think>\n\n{}"),
+        ("qwen3", THINKS, "<think>\nHm.\n</think>\n\n{}"),
+        ("qwen3", THINKS, "{}"),  # writes an empty thought before it
+        ("glm4moe", THINKS, "\n<think>Hm.</think>\n{}"),
+        ("gemma4_v5", GEMMA_4, "<|channel>thought\nHm.<channel|>{}"),  # keeps thoughts beside the content alone
+        ("gptoss", GPT_OSS, "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>{}"),
+        ("gptoss", GPT_OSS, "<|channel|>final<|message|>{}"),
+        ("gptoss", THINKS, "<|channel|>final<|message|>{}"),
+        ("muse_glimmer", MUSE, " to=self<|message|>Hm.<|eom|><|start|>assistant to=user<|message|>{}"),
+        ("muse_glimmer", THINKS, " to=user<|message|>{}"),
+    ],
+)
+def test_trl_renders_thoughts_and_headers_as_the_model_wrote_them(thinks, template, markers, written):
+    """Their beginning was missing, or the thought, or the header stood in the answer a second time, as its words."""
+    said = [written.format(answer) for answer in ("Paris.", "Rome.")]
+    found, tokenizer = thinks(template, markers, *said)
+    assert [(of["chosen_outcome"], of["rejected_outcome"]) for of in found.rows] == [("right", "suggested")] * 2
+    for of in found.rows:
+        prompt = tokenizer.apply_chat_template(of["prompt"], add_generation_prompt=True, tokenize=False)
+        for reply, wanted in zip((of["chosen"], of["rejected"]), said, strict=True):
+            text = "".join(tokenizer.apply_chat_template(of["prompt"] + reply, tokenize=False).split())
+            begun, wanted = ("".join(part.split()) for part in (prompt, wanted))
+            empty = "" if f"{begun}{wanted}" in text else "<think></think>"
+            assert text.startswith(f"{begun}{empty}{wanted}")
+
+
+@pytest.mark.parametrize(
+    ("template", "markers", "written"),
+    [
+        ("deepseek_r1_distill", THINKS, "Hm.\n</think>\n\n{}"),
+        ("gemma4", GEMMA_4, "<|channel>thought\nHm.<channel|>{}"),
+        ("gemma4", THINKS, "<|channel>thought\nHm.<channel|>{}"),
+        ("gptoss", THINKS, "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>{}"),
+    ],
+)
+def test_answers_of_which_the_template_would_lose_a_part_are_left_out(thinks, template, markers, written):
+    """TRL trained on the answers without the thoughts that stand in the file, or on their markers as words."""
+    said = [written.format(answer) for answer in ("Paris.", "Rome.")]
+    assert thinks(template, markers, *said)[0].reasons() == {conversion.CHANGED: 2}
+    assert thinks(template, markers, said[0], "Rome.")[0].reasons() == {conversion.CHANGED: 2}
+
+
+@pytest.mark.parametrize(
+    ("template", "completion", "is_kept"),
+    [
+        ("deepseek_r1_distill", "Hm.\n</think>\n\nParis.", False),
+        ("deepseek_r1_distill", "Paris.", False),  # the prompt ends inside a thought
+        ("nemotron_3_nano", "Paris.", True),
+        ("nemotron_3_nano", "Hm.\n</think>\n\nParis.", True),
+        ("nemotron_3_nano", assistant("Hm.\n</think>\n\nParis."), True),
+        ("qwen3_8", "<think>\nHm.\n</think>\n\nParis.", True),
+        ("qwen3", [{"role": "assistant", "content": "Paris.", "reasoning_content": "Hm."}], True),
+        ("qwen2_5", [{"role": "assistant", "content": "Paris.", "reasoning_content": "Hm."}], False),
+        ("gptoss", "Paris.", True),
+    ],
+)
+def test_given_answers_of_which_the_template_would_lose_a_part(template, completion, is_kept):
+    tokenizer = trl_tokenizer(template)
+    found = convert_pairs([capital("1?", "Rome!", completion=completion)], "sft", tokenizer=tokenizer)
+    assert found.reasons() == ({} if is_kept else {conversion.CHANGED: 1})
+
+
+def test_targets_with_a_header_lose_it():
+    tokenizer = trl_tokenizer("gptoss")
+    ids = [*tokenizer("<|channel|>final<|message|>Paris.")["input_ids"], tokenizer.eos_token_id]
+    for text in ("finalParis.", "Paris."):
+        pairs = [capital("1?", "Rome!", completion=text, completion_ids=ids)]
+        (of_pair,) = convert_pairs(pairs, "sft", tokenizer=tokenizer).rows
+        assert of_pair["completion"] == assistant("Paris.")
+
+
 def marked_tokenizer():
     tokenizer = make_tokenizer()
     tokenizer.add_special_tokens(
@@ -262,6 +366,40 @@ def test_markers_of_targets_come_from_their_tokens(model, monkeypatch, is_messag
     (of_pair,) = convert_pairs(pairs, "preference", model, tokenizer, MARKED).rows
     assert of_pair["chosen"] == assistant("[THINK]Rome? No.[/THINK]Paris.")
     assert of_pair["chosen_outcome"] == "right"
+
+
+@pytest.mark.parametrize("is_message", [False, True])
+def test_targets_need_the_tokenizer_that_says_what_their_tokens_hold(is_message):
+    """Without it, `convert --to sft` took the thought for a part of the answer: "Rome? No.Paris."."""
+    tokenizer = marked_tokenizer()
+    ids = [*tokenizer(text="[THINK]Rome? No.[/THINK]Paris.", add_special_tokens=False)["input_ids"], 2]
+    text = tokenizer.decode(ids, skip_special_tokens=True)
+    pairs = [capital("1?", "Rome!", completion=assistant(text) if is_message else text, completion_ids=ids)]
+    with pytest.raises(
+        ConsistencyError, match="`tokenizer` is needed: `pairs` has `completion_ids`, and only the tok"
+    ):
+        convert_pairs(pairs, "sft", options=MARKED)
+    (of_pair,) = convert_pairs(pairs, "sft", tokenizer=tokenizer, options=MARKED).rows
+    assert of_pair["completion"] == assistant("[THINK]Rome? No.[/THINK]Paris.")
+
+
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_given_answers_with_thoughts_between_other_markers_are_told(has_ids):
+    tokenizer, text = marked_tokenizer(), "[THINK]Rome? No.[/THINK]Paris."
+    target = {"completion": text}
+    if has_ids:
+        ids = [*tokenizer(text=text, add_special_tokens=False)["input_ids"], 2]
+        target = {"completion": tokenizer.decode(ids, skip_special_tokens=True), "completion_ids": ids}
+    found = convert_pairs([capital("1?", "Rome!", **target)], "sft", tokenizer=tokenizer)
+    assert any("1 of 1 answer(s) hold a thought between [THINK] and [/THINK], w" in of for of in found.warnings)
+
+
+def test_tokens_of_another_tokenizer_are_refused(tokenizer):
+    """Those of two markers would be words of another one, and the thought would stay a part of the answer."""
+    ids = tokenizer(text="Oslo.", add_special_tokens=False)["input_ids"]
+    pairs = [capital("1?", "Rome!", completion=text, completion_ids=ids) for text in ("Oslo.", "Paris.")]
+    with pytest.raises(InvalidPairsError, match="row 1: `completion` and `completion_ids` differ"):
+        convert_pairs(pairs, "sft", tokenizer=tokenizer)
 
 
 def test_anchors_have_no_preference(model, tokenizer):
@@ -311,7 +449,7 @@ def test_swapped_prompts_are_warned_of():
 
 
 def test_sft_with_targets_needs_no_model():
-    given = [row("1?", "Rome! 1?", completion=assistant("Paris."), completion_ids=[5])]
+    given = [row("1?", "Rome! 1?", completion=assistant("Paris."))]
     assert convert_pairs(given, "sft").rows == [{"prompt": user("Rome! 1?"), "completion": assistant("Paris.")}]
     text = [{"clean_prompt": "1", "perturbed_prompt": "2", "completion": " Paris"}]
     assert convert_pairs(text, "sft").rows == [{"prompt": "2", "completion": " Paris"}]

@@ -163,6 +163,32 @@ def test_warnings(rates, kl, warned):
     assert all(part in warning for part, warning in zip(warned, warnings, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("methods", "has_targets", "has_reference", "warned"),
+    [
+        (["bct"], False, False, ["nothing to train", "clean side"]),
+        (["bct"], True, False, []),
+        (["kl"], True, False, []),
+        (["bct", "kl"], True, False, []),
+        (["bct", "act"], True, False, ["clean side"]),  # which `act` copies
+        (["act"], True, False, ["nothing to train", "clean side"]),
+        ([], True, False, ["nothing to train", "clean side"]),  # on-policy training reads no answers
+        ([], False, True, []),
+    ],
+)
+def test_what_is_no_lesson_of_this_model_is_not_warned_of(methods, has_targets, has_reference, warned):
+    """With good answers in a `completion`, as the warning advises, or with another model as the teacher, both came all the same."""
+    dose = Dose(64, {"consistency": rate(64, 64), "clean_accuracy": rate(0, 64)}, 1e-4)
+    warnings = dose.of_training(methods, has_targets, has_reference).warnings()
+    assert len(warnings) == len(warned)
+    assert all(part in warning for part, warning in zip(warned, warnings, strict=True))
+
+
+def test_unread_answers_are_said_where_the_sides_are_alike():
+    (warning,) = Dose(64, {"consistency": rate(0, 64, 64)}, 1e-4).warnings()
+    assert "get the same answers (KL 0.0001; 64 could not be read)" in warning
+
+
 @pytest.mark.parametrize("is_trained", [False, True])
 def test_after_a_training_little_is_left(is_trained):
     """That is what it was for, and was warned about; on held-out pairs, too."""

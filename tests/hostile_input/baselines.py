@@ -12,6 +12,8 @@ from trl_consistency.scripts import dpo
 
 
 TEXT = {"clean_prompt": "Say A.", "perturbed_prompt": "Say A, or B."}
+ANSWER = [{"role": "assistant", "content": "Lyon."}]
+THOUGHT = [{"role": "assistant", "reasoning_content": "Is it?", "content": "Paris."}]
 WITH_SYSTEM = {**CHAT, "perturbed_prompt": [{"role": "system", "content": "Be kind."}, *CHAT["perturbed_prompt"]]}
 
 
@@ -54,10 +56,20 @@ CASES: list[Case] = [
         partial(convert, rows=[{**CHAT, "completion": "Paris"}], model=None),
     ),
     Case(
-        "conversion of a model without a question",
-        "`convert`: a model that has nothing to answer",
-        "`model_name_or_path` is given, but nothing is asked of the model: all pairs have a `completion`. Leave it out.",
-        lambda room: convert(room, [{**CHAT, "completion": "Paris"}], "--to", "sft"),
+        "conversion of tokens without a tokenizer",
+        "`convert --to sft`: targets as token ids, too, and no tokenizer that says what these hold beside the text",
+        "`model_name_or_path` is needed: `…pairs.jsonl` has `completion_ids`, and only the tokenizer says which special tokens of a thought "
+        "they hold beside the text. Or remove `completion_ids`: the text is then taken as it is.",
+        lambda room: convert(
+            room, [{**CHAT, "completion": "Paris", "completion_ids": [5]}], "--to", "sft", model=None
+        ),
+    ),
+    Case(
+        "conversion of another model's tokens",
+        "`convert`: the token ids of another model's targets",
+        "`pairs`: 1 of 1 row(s) cannot be used. Nothing was dropped; mend or remove it: row 0: `completion` and `completion_ids` differ: render "
+        "`completion_ids` again, or remove it",
+        lambda room: convert(room, [{**CHAT, "completion": "Paris", "completion_ids": [5]}], "--to", "sft"),
     ),
     Case(
         "conversion by a model that is not there",
@@ -136,6 +148,13 @@ CASES: list[Case] = [
         lambda room: (room.file("out/train_old.jsonl", [CHAT]), convert(room, [CHAT])),
     ),
     Case(
+        "conversion of a thought that is lost",
+        "`convert`: answers with thoughts that the chat template leaves out",
+        "No pair of train is left:\n  1 pair(s): the chat template leaves out or changes a part of an answer, such as its thought, and TRL "
+        "would train on the rest. Turn thinking off, set `thinking_markers`, or use another template",
+        lambda room: convert(room, [{**CHAT, "completion": THOUGHT}]),
+    ),
+    Case(
         "conversion on a full disk",
         "`convert`: a folder that cannot be written to",
         "`output_dir` `/dev/null/x` cannot be written (Not a directory). What was there before is kept: choose another place, "
@@ -168,6 +187,13 @@ CASES: list[Case] = [
         "The data set has no column `prompt`, only `clean_prompt`, `perturbed_prompt`. `trl-consistency convert --to preference` "
         "makes preferences of pairs.",
         partial(train_dpo, rows=[CHAT]),
+    ),
+    Case(
+        "DPO on thoughts that are lost",
+        "The DPO script: answers with thoughts that the chat template leaves out",
+        "`train_dataset`: 1 of 1 row(s) cannot be used. Nothing was dropped; mend or remove it: row 0: `chosen`: the chat template leaves "
+        "out or changes what message 0 (assistant) says: 'Is it?' is not in the rendered text. Use another template, or take it out.",
+        lambda room: train_dpo(room, [{"prompt": CHAT["clean_prompt"], "chosen": THOUGHT, "rejected": ANSWER}]),
     ),
     Case(
         "DPO by a pickled model",

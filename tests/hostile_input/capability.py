@@ -64,6 +64,13 @@ CASES: list[Case] = [
         measured({"question": "Largest?", "answer": "A cow."}, QUESTION),
     ),
     Case(
+        "capability of a passage",
+        "`capability_data`: questions about a passage in a column of its own, which is not read: no model could answer them",
+        "`capability_data`: …mine.jsonl, row 1: `passage` is not read, so that the model would not see it. Write it into `question`, or remove "
+        "that column.",
+        measured(QUESTION | {"passage": ""}, QUESTION | {"passage": "Of two animals, the dog is larger."}),
+    ),
+    Case(
         "capability of pairs and texts",
         "`capability_data`: a pair among texts: all of them would be left out",
         "`capability_data`: …mine.jsonl, row 0: `text` must be a text, got None.",

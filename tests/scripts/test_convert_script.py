@@ -5,6 +5,7 @@ from datetime import date
 
 import pytest
 from datasets import Dataset, load_dataset
+from transformers import AutoTokenizer
 
 from tests.helpers.models import make_pairs
 from trl_consistency.cli import main as cli
@@ -131,15 +132,38 @@ def test_columns_of_the_users_own_are_kept(pairs_file, tmp_path, model_dir, answ
         assert (row["day"], row["share"]) == ("2024-01-02", None)
 
 
-def test_warnings_are_in_the_card(tmp_path, capsys):
+def test_targets_come_with_the_markers_of_their_thoughts(tmp_path, model_dir, answers):
+    """`targets` writes them without special tokens: "Rome? No.Paris." was trained on."""
+    tokenizer = AutoTokenizer.from_pretrained(model_dir)
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "[THINK]", "[/THINK]"]})
+    tokenizer.save_pretrained(tmp_path / "marked")
+    ids = [*tokenizer(text="[THINK]Rome? No.[/THINK]Paris.", add_special_tokens=False)["input_ids"], 2]
+    target = {"completion": tokenizer.decode(ids, skip_special_tokens=True), "completion_ids": ids}
+    pairs = tmp_path / "targets.jsonl"
+    Dataset.from_list([pair | target for pair in make_pairs(2).to_list()]).to_json(pairs)
+    named = ("--model_name_or_path", tmp_path / "marked", "--thinking_markers", "[THINK]", "[/THINK]")
+    convert(pairs, tmp_path / "out", "--to", "sft", *named)
+    rows = load_dataset(str(tmp_path / "out"), split="train")
+    assert [row[0]["content"] for row in rows["completion"]] == ["[THINK]Rome? No.[/THINK]Paris."] * 2
+    assert not answers
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "- `model_name_or_path: marked`" in card
+    assert "max_completion_length" not in card
+
+
+def test_warnings_are_in_the_card(tmp_path, capsys, model_dir, tokenizer):
     """Whoever gets the folder did not see what was printed."""
-    folder = tmp_path / "targets"
+    folder, named = tmp_path / "targets", ("--model_name_or_path", model_dir)
     folder.mkdir()
     pairs = make_pairs(4).to_list()
+    targets = [tokenizer(text=pair["completion"], add_special_tokens=False)["input_ids"] for pair in pairs]
     for split, cut in (("train", 1), ("test", 2), ("clean", None)):
-        rows = [pair | {"completion_ids": [5, 6 if row == cut else 2]} for row, pair in enumerate(pairs)]
+        rows = [
+            pair | {"completion_ids": ids if row == cut else [*ids, 2]}
+            for row, (pair, ids) in enumerate(zip(pairs, targets, strict=True))
+        ]
         Dataset.from_list(rows).to_json(folder / f"{split}.jsonl")
-    convert(folder, tmp_path / "out", "--to", "sft", "--splits", "train", "test")
+    convert(folder, tmp_path / "out", "--to", "sft", "--splits", "train", "test", *named)
     card = (tmp_path / "out" / "README.md").read_text()
     lines = card.partition("## Warnings\n\n")[2].partition("\n\n## Options")[0].splitlines()
     assert [tuple(line.split(":")[:2]) for line in lines] == [
@@ -147,7 +171,7 @@ def test_warnings_are_in_the_card(tmp_path, capsys):
         for split, row in (("train", 1), ("test", 2))
     ]
     assert capsys.readouterr().err.count("warning: ") == 2
-    convert(folder, tmp_path / "clean", "--to", "sft", "--splits", "clean")
+    convert(folder, tmp_path / "clean", "--to", "sft", "--splits", "clean", *named)
     assert "## Warnings" not in (tmp_path / "clean" / "README.md").read_text()
 
 

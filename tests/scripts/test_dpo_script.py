@@ -71,6 +71,22 @@ def test_answers_without_an_end_are_warned_of(tmp_path, preferences, model_dir, 
 
 
 @pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("column", ["chosen", "rejected"])
+def test_answers_of_which_the_template_loses_the_thought(tmp_path, preferences, model_dir, column, streaming):
+    """As with Gemma 4's and DeepSeek's: the answers alone were trained on, and nothing said so."""
+    shutil.copytree(model_dir, tmp_path / "model")
+    template = CHATML.replace("message.content", "message.content.split('</think>')[-1]")
+    make_tokenizer(template).save_pretrained(tmp_path / "model")
+    rows = [json.loads(line) for line in preferences.read_text().splitlines()]
+    rows[2][column][0]["content"] = f"<think>Which one?</think>{rows[2][column][0]['content']}"
+    preferences.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = {"model_name_or_path": str(tmp_path / "model"), "dataset_name": str(preferences.parent)}
+    told = rf"row 2: `{column}`: the chat template leaves out .* 'Which one\?' is not in the rendered text"
+    with pytest.raises(SystemExit, match=told):
+        train(tmp_path, **options, dataset_streaming=streaming, max_length=None)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
 def test_the_date_in_prompts_is_told(tmp_path, preferences, model_dir, caplog, streaming):
     """As for pairs: on another day, the same rows are other prompts."""
     shutil.copytree(model_dir, tmp_path / "model")

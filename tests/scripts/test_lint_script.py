@@ -1,5 +1,6 @@
 import json
 import re
+import shutil
 import sys
 from html.parser import HTMLParser
 from types import SimpleNamespace
@@ -475,6 +476,34 @@ def test_dose(good_pairs, model_dir, tmp_path, capsys):
     for shown in (capsys.readouterr().out, page.read_text()):
         assert "Dose, on 4 pairs" in shown
         assert "same_words: " in shown
+
+
+@pytest.mark.parametrize(
+    ("recipe", "columns", "is_warned"),
+    [
+        ("", {}, True),
+        ("", {"completion": "Paris."}, False),
+        ("method: kl\n", {"completion": "Paris."}, False),
+        ("method: act\n", {"completion": "Paris."}, True),
+        ("num_generations: 2\n", {"completion": "Paris."}, True),
+        ("num_generations: 2\nref_model_name_or_path: other\n", {}, False),
+    ],
+)
+def test_dose_of_a_training_with_another_teacher(model_dir, tmp_path, capsys, recipe, columns, is_warned):
+    """Given answers were trained on, or another model's, and nothing was said to be left to train."""
+    shutil.copytree(model_dir, tmp_path / "model")
+    model = AutoModelForCausalLM.from_pretrained(model_dir)
+    torch.nn.init.zeros_(model.lm_head.weight)  # whatever it reads, it says the same
+    model.save_pretrained(tmp_path / "model")
+    pairs = [{"clean_prompt": f"{n}?", "perturbed_prompt": f"Lyon! {n}?", **columns} for n in range(4)]
+    file = tmp_path / "given.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in pairs))
+    (tmp_path / "recipe.yaml").write_text(recipe)
+    given = ("--config", tmp_path / "recipe.yaml") if recipe else ()
+    options = ("--max_completion_length", 4, "--json", "--dose", "--pairs", file)
+    assert run("--model_name_or_path", tmp_path / "model", *given, *options) == 0
+    warnings = json.loads(capsys.readouterr().out)["dose"]["warnings"]
+    assert any("nothing to train" in warning for warning in warnings) == is_warned
 
 
 def test_dose_of_a_config_that_the_recipe_changes(good_pairs, model_dir, tmp_path, capsys):

@@ -19,6 +19,7 @@ from tests.helpers.models import (
 )
 from tests.helpers.paired import generate_greedily, make_trainer
 from tests.helpers.runs import LORA, losses
+from tests.helpers.trl_templates import trl_tokenizer
 from trl_consistency import ConsistencyError, ConsistencyTrainer
 from trl_consistency.data.prepare import prepare_pairs
 
@@ -331,6 +332,45 @@ def test_pairs_with_targets_are_those_that_were_given(tmp_path):
     assert set(found.column_names) == {*pairs.column_names, "completion", "completion_ids"}
     assert found["source_id"] == pairs["source_id"]
     assert found["perturbed_prompt"] == pairs["perturbed_prompt"]
+
+
+@pytest.mark.parametrize("is_text", [False, True])
+def test_targets_keep_the_markers_of_thoughts_that_are_special_tokens(tmp_path, monkeypatch, is_text):
+    """Without them, whoever used the text had the thought in the answer: "Rome?It is Paris."."""
+    tokenizer, said = make_tokenizer(), "[THINK]Rome?[/THINK]It is Paris."
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "[THINK]", "[/THINK]"]})
+    texts = {"clean_prompt": ["What?"], "perturbed_prompt": ["Rome! What?"]}
+    chats = {side: [[{"role": "user", "content": text}] for text in of] for side, of in texts.items()}
+    answer = [*tokenizer(text=said, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+    monkeypatch.setattr("trl_consistency.trainer.target_maker.generate_targets", lambda *args, **kwargs: [answer])
+
+    def train_on(pairs):
+        model = make_model(vocab_size=len(tokenizer))
+        return ConsistencyTrainer(model, make_config(tmp_path), train_dataset=pairs, processing_class=tokenizer)
+
+    trainer = train_on(Dataset.from_dict(texts if is_text else chats))
+    trainer.generate_targets()
+    found = trainer.dataset_with_targets()
+    assert (found["completion"][:], found["completion_ids"][:]) == ([said], [answer])
+    assert train_on(found).train_dataset["completion_ids"][:] == [answer]
+    if not is_text:  # which must not hold special tokens
+        again = train_on(found.remove_columns("completion_ids")).train_dataset["completion_ids"][0]
+        assert again[: len(answer)] == answer
+
+
+def test_targets_have_no_header(tmp_path):
+    """That of gpt-oss was a word of the text, "finalParis", which the chat template then put behind its own."""
+    tokenizer = trl_tokenizer("gptoss")
+    ids = [*tokenizer("<|channel|>final<|message|>Paris")["input_ids"], tokenizer.eos_token_id]
+    pairs = make_pairs(2, completion=False).add_column("completion_ids", [ids] * 2)
+    config, model = make_config(tmp_path), make_model(vocab_size=len(tokenizer))
+    model.config.max_position_embeddings = 4096
+    found = ConsistencyTrainer(model, config, train_dataset=pairs, processing_class=tokenizer).dataset_with_targets()
+    assert found["completion"] == ["Paris"] * 2
+    again = make_config(tmp_path / "again")
+    for rows in (found, found.remove_columns("completion_ids")):
+        trainer = ConsistencyTrainer(model, again, train_dataset=rows, processing_class=tokenizer)
+        assert trainer.train_dataset["completion_ids"] == [ids] * 2
 
 
 @pytest.mark.parametrize("given", [False, True])

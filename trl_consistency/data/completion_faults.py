@@ -6,7 +6,7 @@ from .messages import without_none
 from .rendering import ProcessingClass, get_tokenizer, message_text, render_completion
 from .template_check import thoughts_of
 from .text import all_text
-from .thinking import leaves_thought_open
+from .thinking import leaves_thought_open, without_end
 from .unknown_words import count_unknown
 
 
@@ -77,7 +77,8 @@ def _says(
 
     def texts(ids: list[int]) -> set[str]:
         tokenizer = get_tokenizer(processing_class)
-        return {"".join(tokenizer.decode(ids, skip_special_tokens=skip).split()) for skip in (True, False)}
+        found = {tokenizer.decode(ids, skip_special_tokens=skip) for skip in (True, False)}
+        return {"".join(of.split()) for of in (*found, tokenizer.decode(without_end(ids, tokenizer)))}
 
     completion = row["completion"]
     message = completion[0] if isinstance(completion, list) else {"content": completion}

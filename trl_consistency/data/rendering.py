@@ -246,6 +246,38 @@ def writes_end(
     return not whole.rstrip().endswith(SENTINEL)
 
 
+def render_reply(
+    processing_class: ProcessingClass,
+    prompt: list[Message],
+    reply: Message,
+    tools: list[dict] | None = None,
+    chat_template_kwargs: dict[str, Any] | None = None,
+) -> str:
+    """Returns the text of a chat with a reply as TRL's trainers render it, whatever the chat template makes of the reply."""
+    in_blocks = isinstance(processing_class, ProcessorMixin)
+    return processing_class.apply_chat_template(
+        [_with_content(message, in_blocks) for message in without_none([*prompt, reply])],
+        tools=without_none(tools) or None,
+        tokenize=False,
+        **without_none(chat_template_kwargs or {}),
+    )
+
+
+def check_reply(
+    processing_class: ProcessingClass,
+    prompt: list[Message],
+    reply: Message,
+    tools: list[dict] | None = None,
+    chat_template_kwargs: dict[str, Any] | None = None,
+) -> None:
+    """Raises [`InvalidPairsError`] if TRL's trainers render a reply without a part of what it says."""
+    whole = render_reply(processing_class, prompt, reply, tools, chat_template_kwargs)
+    start = 0
+    with suppress(Exception):  # some templates refuse a prompt without an answer
+        start = _shared(render_text(processing_class, prompt, tools, chat_template_kwargs), whole)
+    check_rendered(whole[start:], [_with_content(reply, in_blocks=False)], tools, is_complete=True)
+
+
 def _completion_ids(
     processing_class: ProcessingClass,
     prompt: Prompt,
@@ -270,7 +302,7 @@ def _completion_ids(
         )
 
     ids = render_whole(tokenize=True)
-    prefix = next((i for i, (a, b) in enumerate(zip(prompt_ids, ids, strict=False)) if a != b), len(prompt_ids))
+    prefix = _shared(prompt_ids, ids)
     if prefix == len(prompt_ids):
         return ids[prefix:]
     text = render_whole(tokenize=False)
@@ -287,6 +319,12 @@ def _completion_ids(
             "into the user's message, give the answer's tokens as `completion_ids`, or use another template"
         )
     return ids[prefix:]
+
+
+def _shared(beginning: Sequence[Any], whole: Sequence[Any]) -> int:
+    """Returns the length of what two texts, or lists of tokens, begin with alike."""
+    pairs = enumerate(zip(beginning, whole, strict=False))
+    return next((place for place, (one, other) in pairs if one != other), min(len(beginning), len(whole)))
 
 
 def continuation(
@@ -361,8 +399,7 @@ def _apply_chat_template(
         if is_complete:  # what the prompt says is no part of the completion
             with suppress(Exception):  # some templates refuse a prompt without its begun answer
                 earlier = write(messages[:-1], add_generation_prompt=False)
-                letters = enumerate(zip(earlier, rendered, strict=False))
-                start = next((place for place, (one, other) in letters if one != other), len(earlier))
+                start = _shared(earlier, rendered)
     if len(rendered) > MOST_CHARACTERS:
         raise TimeLimitError(f"{what} writes {len(rendered)} characters, more than any model can read.")
     check_rendered(rendered[start:], messages, tools, is_complete)

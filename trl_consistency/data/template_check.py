@@ -15,7 +15,7 @@ from ..errors import InvalidPairsError, did_you_mean
 
 # Templates leave out the thoughts of earlier turns, because most models were trained so.
 _THOUGHT_MARK = re.compile(r"[<\[][^<>\[\]]*(?:think|thought)[^<>\[\]]*[>\]]", re.IGNORECASE)
-_THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 # Lists of blocks that hold thoughts, and the keys of their texts
 _BLOCKS, _OF_BLOCKS = ("thinking_blocks", "reasoning_details"), ("thinking", "text")
 # Other texts of messages, which some templates know
@@ -156,7 +156,7 @@ def _pieces(message: dict[str, Any], with_thoughts: bool) -> Iterator[str]:
 def thoughts_of(message: dict[str, Any]) -> list[str]:
     """Returns the thoughts that a message holds beside its content."""
     blocks = [block for key in _BLOCKS for block in message.get(key) or () if isinstance(block, dict)]
-    texts = [message[key] for key in _THOUGHTS if isinstance(message.get(key), str)]
+    texts = [message[key] for key in THOUGHTS if isinstance(message.get(key), str)]
     return texts + [block[key] for block in blocks for key in _OF_BLOCKS if isinstance(block.get(key), str)]
 
 

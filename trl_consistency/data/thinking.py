@@ -131,6 +131,30 @@ def thought_spans(
     return spans
 
 
+def known_markers(prompt_ids: list[int], completion_ids: list[int], tokenizer: PreTrainedTokenizerBase) -> Markers:
+    """Returns the known markers between which a completion has its last thought: those that close last, or open one that does not end."""
+    asked, text = map(tokenizer.decode, (prompt_ids, completion_ids))
+    found = [of for of in KNOWN_MARKERS if any(marker in text for marker in of) or of[0] in asked]
+
+    def place(markers: Markers) -> tuple[int, int]:
+        return text.rfind(markers[1]), thought_span(prompt_ids, completion_ids, tokenizer, markers)[1]
+
+    return max(found, key=place, default=THINKING_MARKERS)
+
+
+def without_end(completion_ids: list[int], tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Returns a completion without the special tokens at its end."""
+    special = {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
+    end = max((place for place, of in enumerate(completion_ids, start=1) if of not in special), default=0)
+    return completion_ids[:end]
+
+
+def has_special_markers(completion_ids: list[int], tokenizer: PreTrainedTokenizerBase, markers: Markers) -> bool:
+    """Whether a completion has a marker of a thought, one of these or a known one, that is lost without special tokens."""
+    whole, text = (tokenizer.decode(completion_ids, skip_special_tokens=skip) for skip in (False, True))
+    return any(marker in whole and marker not in text for of in (markers, *KNOWN_MARKERS) for marker in of)
+
+
 def has_thought(
     prompt_ids: list[int],
     completion_ids: list[int],

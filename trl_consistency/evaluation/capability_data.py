@@ -20,6 +20,22 @@ from .answers.preferences import answer_tokens
 ENDINGS = (".jsonl", ".json", ".csv", ".parquet")
 # Columns that only questions of multiple choice have, in lower case
 CHOICE_COLUMNS = {"a", "b", "choice", "choice_a", "endings", "option_a", "options"}
+# Columns that belong to what is asked, in lower case. Without them, a question would be another one, or have no answer.
+UNREAD_COLUMNS = {
+    *("article", "background", "context", "ctx", "document", "paragraph", "passage", "premise", "story", "support"),
+    *(
+        "audio",
+        "image",
+        "images",
+        "input",
+        "instruction",
+        "instructions",
+        "system",
+        "system_prompt",
+        "table",
+        "text_pair",
+    ),
+}
 # As lm-evaluation-harness asks the questions of ARC and of GSM8K
 QUESTION = "Question: {}\nAnswer:"
 # Where XSTest's `label` is missing, its `type` marks the unsafe prompts so. The others are of these types.
@@ -258,6 +274,7 @@ def _read_file(path: Path) -> ItemSet | None:
     items, numbers = [], []
     for number, row in enumerate(rows):
         try:
+            _check_all_is_read(row)
             item = read(row)
         except ValueError as error:
             raise _fault(path, number, str(error)) from None
@@ -272,6 +289,16 @@ def _read_file(path: Path) -> ItemSet | None:
             "independent. Remove them."
         )
     return ItemSet(path, kind, items, numbers)
+
+
+def _check_all_is_read(row: Mapping[str, Any]) -> None:
+    """Raises `ValueError` if a row holds a part of what is asked in a column that is not read."""
+    for column, value in row.items():
+        if column.lower() in UNREAD_COLUMNS and value not in (None, [], {}) and str(value).strip():
+            read = next(of for of in ("question", "text", "prompt") if of in row)
+            raise ValueError(
+                f"`{column}` is not read, so that the model would not see it. Write it into `{read}`, or remove that column"
+            )
 
 
 def _read_question(row: Mapping[str, Any]) -> Question:

@@ -2,12 +2,13 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from transformers import PreTrainedModel
 
+from ..data.completion_faults import completion_fault
 from ..data.lint import FINDINGS, TEXT_PROMPTS, has_cue_in_clean
 from ..data.messages import without_none
 from ..data.pairs import (
@@ -29,6 +30,8 @@ from ..data.rendering import (
     skips_template,
     writes_end,
 )
+from ..data.reply_header import header_length
+from ..data.thinking import other_markers, without_end
 from ..data.unknown_words import say_unknown
 from ..errors import ConsistencyError, InvalidPairsError
 from ..generation.answer_cache import TargetCache
@@ -42,6 +45,7 @@ from .grading.asked import OTHER
 from .grading.grade import Grade, grade_answers
 from .pair_set import SIDES, PairSet, Rows
 from .rendered_rows import PREPARED, UNKNOWN
+from .reply_messages import ReplyWriter
 
 
 Format: TypeAlias = Literal["preference", "sft"]
@@ -53,8 +57,18 @@ EMPTY = "the clean answer is empty"
 UNFINISHED = "the clean answer is a thought without an answer after it"
 CALL = "the clean answer is a tool call without text"
 CUT = "the clean answer reached `max_completion_length` before its end"
+CHANGED = (
+    "the chat template leaves out or changes a part of an answer, such as its thought, and TRL would train on the rest. Turn thinking "
+    "off, set `thinking_markers`, or use another template"
+)
 SAME_WORDS = "both answers are the same, word for word"
 SAME_ANSWER = "both answers say the same in other words"
+
+# Why a tokenizer is needed, after the name of the pairs
+TOKENS = (
+    "`completion_ids`, and only the tokenizer says which special tokens of a thought they hold beside the text. Or remove `completion_ids`: "
+    "the text is then taken as it is"
+)
 
 # Columns with a meaning of their own in TRL's formats, or beside them: `SFTTrainer` takes rows with `input_ids` for
 # prepared ones, and `DPOTrainer` takes `ref_chosen_logps` for the reference's.
@@ -100,6 +114,7 @@ class _Reply(NamedTuple):
     said: str
     is_cut: bool
     grade: Grade
+    raw: str | None  # as the model wrote it, with special tokens; unknown of a given text
 
 
 def convert_pairs(
@@ -116,8 +131,8 @@ def convert_pairs(
 
     The `prompt` is the perturbed one. The answer to the clean prompt is the pair's `completion`, or the model's answer if
     there is none. Pairs whose two answers are the same (word for word, or in their grades) hold no preference and are
-    left out. Pairs are also left out if the clean answer is empty or was cut, or if the prompt ends with a turn to
-    continue.
+    left out. Pairs are also left out if the clean answer is empty or was cut, if the prompt ends with a turn to
+    continue, or if the chat template loses a part of an answer, such as its thought.
 
     Example:
 
@@ -142,7 +157,7 @@ def convert_pairs(
         model ([`~transformers.PreTrainedModel`], *optional*):
             The model, on its device and unwrapped. Not needed for `"sft"` if the pairs have a `completion`.
         tokenizer ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`], *optional*):
-            Its tokenizer or processor.
+            Its tokenizer or processor. Also needed if the pairs have `completion_ids`.
         options ([`AnswerOptions`], *optional*):
             Options for generating answers. By default greedy decoding, at most 256 tokens.
         chat_template_kwargs (`dict[str, Any]`, *optional*):
@@ -156,9 +171,9 @@ def convert_pairs(
 
     Raises:
         [`InvalidPairsError`]: If rows are faulty, cannot be rendered, or are too long for the model, or if the pairs have a
-            column that has a meaning in TRL's format.
+            column that has a meaning in TRL's format, or `completion_ids` that are not those of the `completion`.
         [`ConsistencyError`]: If `to` is unknown, answers are to be generated without `model` or `tokenizer`, or another adapter
-            was put into the base model, or answers would be scored and not written (`multiple_choice` or `free_answers` logprob).
+            was put into the base model, or `completion_ids` come without `tokenizer`, or answers would be scored and not written (`multiple_choice` or `free_answers` logprob).
     """
     options, of_set = options or AnswerOptions(), PairSet.of(pairs)
     for option in ("multiple_choice", "free_answers"):
@@ -171,6 +186,8 @@ def convert_pairs(
     sides = sides_to_answer(of_set, to)
     if sides and (model is None or tokenizer is None):
         raise ConsistencyError("`model` and `tokenizer` are needed: there are answers to generate. Give both.")
+    if tokenizer is None and has_tokens(of_set):
+        raise ConsistencyError(f"`tokenizer` is needed: `pairs` has {TOKENS}.")
     if sides:
         check_no_other_adapter(model)
         warn_of_adapter(model)
@@ -178,6 +195,8 @@ def convert_pairs(
     if not of_set.rows:
         return Conversion([], left_out)
     _check_variables(of_set, chat_template_kwargs)
+    if tokenizer is not None:
+        _check_tokens(of_set, tokenizer, chat_template_kwargs or {}, options)
     answers: dict[str, list[Answer]] = {}
     has_end = tokenizer is None or _has_end(of_set, tokenizer, chat_template_kwargs or {})
     swapped = sum(map(has_cue_in_clean, of_set.rows))
@@ -196,8 +215,12 @@ def convert_pairs(
         warnings += _prompt_warnings(of_set, tokenizer)
         answers |= _generated(model, tokenizer, of_set.rows, sides, options, cache)
     warnings += [] if has_end else [f"{NO_END}."]
-    clean = _graded(of_set, answers, "clean", options)
-    perturbed = _graded(of_set, answers, "perturbed", options) if "perturbed" in answers else None
+    ending = set(end_tokens(model, tokenizer)) if model is not None and tokenizer is not None else set()
+    clean, perturbed = (
+        _graded(of_set, answers[side], side, options, tokenizer, ending) if side in answers else None for side in SIDES
+    )
+    assert clean is not None
+    writer = tokenizer and ReplyWriter(tokenizer, chat_template_kwargs or {}, options.thinking_markers)
     thoughts = [answer.other_markers for of_side in answers.values() for answer in of_side]
     found = Conversion([], left_out, [*warnings, *warning_of_markers(thoughts)])
     rejected = []
@@ -205,10 +228,12 @@ def convert_pairs(
         replies = clean[number], perturbed[number] if perturbed else None
         given = row.get("completion")
         is_call = isinstance(given, list) and bool(given[0].get("tool_calls"))
-        if reason := _reason(*replies, is_call):
+        reason = _reason(*replies, is_call)
+        completions = [_as_completion(row, reply, reply is replies[0], writer) for reply in replies if reply]
+        if reason := reason or (CHANGED if None in completions else None):
             found.left_out.append(_left_out(row, reason, *(reply and reply.text for reply in replies)))
         else:
-            found.rows.append(_converted(row, *replies, chat_template_kwargs or {}))
+            found.rows.append(_converted(row, replies, completions, chat_template_kwargs or {}))
             rejected.append(replies[1])
     for column, nothing in (("tools", None), ("chat_template_kwargs", {})):
         if any(column in row for row in found.rows):
@@ -272,6 +297,11 @@ def sides_to_answer(of_set: PairSet, to: Format, name: str = "pairs") -> list[st
     ]
 
 
+def has_tokens(of_set: PairSet) -> bool:
+    """Whether pairs have `completion_ids`, so that a tokenizer is needed."""
+    return any(row.get("completion_ids") for row in of_set.rows)
+
+
 def _without_prefills(of_set: PairSet) -> tuple[PairSet, list[dict[str, Any]]]:
     """Returns the pairs that TRL's formats can hold, and the others. TRL would start a new turn after a prefill."""
     kept = [number for number, row in enumerate(of_set.rows) if not is_prefilled(row["perturbed_prompt"])]
@@ -288,6 +318,22 @@ def _check_variables(of_set: PairSet, chat_template_kwargs: dict[str, Any] | Non
     report_faults([(number, fault) for number in texts if chat_template_kwargs], "pairs", len(of_set.rows))
 
 
+def _check_tokens(
+    of_set: PairSet, tokenizer: ProcessingClass, chat_template_kwargs: dict[str, Any], options: AnswerOptions
+) -> None:
+    """Raises [`InvalidPairsError`] for `completion_ids` that are not those of the `completion`, such as another model's."""
+    faults = []
+    for number, row in zip(of_set.places, of_set.rows, strict=True):
+        if row.get("completion_ids"):
+            tools, variables = parse_json_column(row.get("tools")), variables_of(row, chat_template_kwargs)
+            try:
+                fault = completion_fault(row, tokenizer, row, tools, variables, options.thinking_markers)
+            except InvalidPairsError as error:
+                fault = str(error)
+            faults += [(number, fault)] if fault else []
+    report_faults(faults, "pairs", len(of_set.rows))
+
+
 def _given_answer(
     row: dict[str, Any],
     options: AnswerOptions,
@@ -301,12 +347,21 @@ def _given_answer(
     """
     completion, ids = row["completion"], row.get("completion_ids")
     text = completion if isinstance(completion, str) else message_text(completion[0])
-    if tokenizer is not None and special is not None and ids and (marked := _marked(ids, special)):
-        decode = get_tokenizer(tokenizer).decode
-        if text.split() == decode(ids, skip_special_tokens=True).split():
+    is_of_ids = False
+    if tokenizer is not None and special is not None and ids:
+        decode, start = get_tokenizer(tokenizer).decode, header_length(tokenizer, ids)
+        forms = [decode(ids[of:], skip_special_tokens=True) for of in (0, start)]
+        forms.append(decode(without_end(ids, get_tokenizer(tokenizer))))  # as `targets` writes a thought
+        is_of_ids = text.split() in (form.split() for form in forms)
+        if is_of_ids and (marked := _marked(ids, special)):
             text = decode(marked).strip()
+        elif is_of_ids and start:
+            text = decode(ids[start:], skip_special_tokens=True).strip()
     is_cut = ends is not None and bool(ids) and ids[-1] not in ends  # type: ignore[index]
-    return Answer(text, after_thinking(text, options.thinking_markers), is_cut=is_cut)
+    written, markers = tuple(ids) if is_of_ids and ids else (), options.thinking_markers
+    whole = get_tokenizer(tokenizer).decode(ids) if tokenizer is not None and ids else text
+    others = other_markers(after_thinking(whole, markers), markers)
+    return Answer(text, after_thinking(text, markers), written, is_cut, others)
 
 
 def _other_ends(of_set: PairSet) -> list[str]:
@@ -405,14 +460,28 @@ def _marked(ids: Sequence[int], special: _SpecialTokens) -> list[int] | None:
 
 
 def _graded(
-    of_set: PairSet, answers: Mapping[str, Sequence[Answer]], side: str, options: AnswerOptions
+    of_set: PairSet,
+    answers: Sequence[Answer],
+    side: str,
+    options: AnswerOptions,
+    tokenizer: ProcessingClass | None,
+    ends: set[int],
 ) -> list[_Reply]:
-    said, markers = [answer.said for answer in answers[side]], options.thinking_markers
+    said, markers = [answer.said for answer in answers], options.thinking_markers
     grades = grade_answers(of_set.rows, said, of_set.candidates, thinking_markers=markers, is_clean=side == "clean")
     return [
-        _Reply(answer.text, answer.said, answer.is_cut, grade)
-        for answer, grade in zip(answers[side], grades, strict=True)
+        _Reply(answer.text, answer.said, answer.is_cut, grade, _raw(tokenizer, answer.ids, ends))
+        for answer, grade in zip(answers, grades, strict=True)
     ]
+
+
+def _raw(tokenizer: ProcessingClass | None, ids: Sequence[int], ends: set[int]) -> str | None:
+    """Returns the text of an answer's tokens with the special ones, but for those at its end. None without tokens."""
+    if tokenizer is None or not ids:
+        return None
+    special = {of for of, token in get_tokenizer(tokenizer).added_tokens_decoder.items() if token.special}
+    end = max((place for place, of in enumerate(ids, start=1) if of not in special | ends), default=0)
+    return get_tokenizer(tokenizer).decode(list(ids[:end]))
 
 
 def _reason(clean: _Reply, perturbed: _Reply | None, is_call: bool) -> str | None:
@@ -444,17 +513,18 @@ def _left_out(
 
 
 def _converted(
-    row: dict[str, Any], clean: _Reply, perturbed: _Reply | None, chat_template_kwargs: dict[str, Any]
+    row: dict[str, Any],
+    replies: Sequence[_Reply | None],
+    completions: Sequence[Any],
+    chat_template_kwargs: dict[str, Any],
 ) -> dict[str, Any]:
     """Returns a row in TRL's format: a preference, or a prompt and completion if the perturbed prompt has no reply."""
-    given = row.get("completion")
-    is_given = isinstance(given, list) and message_text(given[0]) == clean.text
-    answer = _as_text(given) if is_given else _as_completion(row, clean.text)
     made = {"prompt": _as_text(row["perturbed_prompt"])}
-    if perturbed is None:
-        made["completion"] = answer
+    clean, perturbed = replies
+    if clean is None or perturbed is None:
+        (made["completion"],) = completions
     else:
-        made |= {"chosen": answer, "rejected": _as_completion(row, perturbed.text)}
+        made["chosen"], made["rejected"] = completions
         # TRL ignores the clean prompt. With it, `evaluate` later tells that the pair was trained on.
         made["clean_prompt"] = _as_text(row["clean_prompt"])
         made |= {"chosen_outcome": clean.grade.outcome, "rejected_outcome": perturbed.grade.outcome}
@@ -476,8 +546,17 @@ def _as_text(prompt: Any) -> Any:
     ]
 
 
-def _as_completion(row: dict[str, Any], text: str) -> Any:
-    return [{"role": "assistant", "content": text}] if isinstance(row["perturbed_prompt"], list) else text
+def _as_completion(row: dict[str, Any], reply: _Reply, is_clean: bool, writer: ReplyWriter | None) -> Any:
+    """Returns a reply as a text or as a message. None if the chat template cannot write it, of which nothing is known without one."""
+    if isinstance(row["perturbed_prompt"], str):
+        return reply.text
+    given = row.get("completion") if is_clean else None
+    is_given = isinstance(given, list) and message_text(given[0]) == reply.text
+    message = _as_text(given)[0] if is_given else {"role": "assistant", "content": reply.text}
+    if writer is None:
+        return [message]
+    found = writer.message(row, message, reply.raw)
+    return found and [found]
 
 
 def _carried(row: dict[str, Any]) -> dict[str, Any]:

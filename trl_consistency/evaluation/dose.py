@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -34,6 +34,9 @@ DOSE_PAIRS = 64
 ALIKE, LITTLE_KL = 0.98, 0.01
 # Below this rate, the clean answers are too often wrong or harmful to train on.
 GOOD_CLEAN_SIDE = 0.5
+
+# The methods that learn given answers, where there are some
+TAUGHT = {"bct", "kl"}
 
 # The metrics that show how much there is to train.
 MEASURED = (
@@ -67,6 +70,10 @@ class Dose:
             Of each answer, other markers of a thought than the `thinking_markers` that it has, if any.
         is_trained (`bool`, *optional*, defaults to `False`):
             Whether the model was trained on pairs before. Then no warning says that little is left to train: that was the aim.
+        copies_clean_side (`bool`, *optional*, defaults to `True`):
+            Whether the clean side is the teacher, so that a warning says if it is bad.
+        is_all (`bool`, *optional*, defaults to `True`):
+            Whether the difference between the sides is all that is trained, so that a warning says if it is little.
     """
 
     pairs: int
@@ -75,6 +82,20 @@ class Dose:
     cut: int = 0
     other_markers: Sequence[Markers | None] = ()
     is_trained: bool = False
+    copies_clean_side: bool = True
+    is_all: bool = True
+
+    def of_training(self, methods: Sequence[str], has_targets: bool, has_reference: bool) -> "Dose":
+        """
+        Returns the dose of a training with these `methods` of [`ConsistencyTrainer`], or none of them. It may train on given answers
+        (`has_targets`), or have another model as its teacher (`has_reference`): neither is measured here.
+        """
+        taught = {*methods} & TAUGHT if has_targets else set()
+        return replace(
+            self,
+            copies_clean_side=not has_reference and (not taught or not {*methods} <= TAUGHT),
+            is_all=not has_reference and not taught,
+        )
 
     @property
     def is_little(self) -> bool:
@@ -94,19 +115,21 @@ class Dose:
     def warnings(self) -> list[str]:
         """Returns reasons not to train on these pairs, and not to trust the rates."""
         found = warning_of_cut(self.cut, 2 * self.pairs) + warning_of_markers(self.other_markers)
-        if self.is_little and not self.is_trained:
+        if self.is_little and self.is_all and not self.is_trained:
+            of_pairs = (self.rates[name].unread_total for name in ("consistency", "same_words") if name in self.rates)
+            unread = f"; {count} could not be read" if (count := sum(of_pairs)) else ""
             found.append(
-                f"There is next to nothing to train: both sides of {self.pairs} pair(s) get the same answers (KL {self.kl:.2g}). "
+                f"There is next to nothing to train: both sides of {self.pairs} pair(s) get the same answers (KL {self.kl:.2g}{unread}). "
                 "Choose pairs that the model falls for (`trl-consistency pairs --keep_vulnerable`)."
             )
         for name, what in (("clean_accuracy", "answers right"), ("clean_refusal", "refuses")):
             rate = self.rates.get(name)
-            if rate is not None and rate.value < GOOD_CLEAN_SIDE:
+            if self.copies_clean_side and rate is not None and rate.value < GOOD_CLEAN_SIDE:
                 unread = f" ({rate.unread_total} could not be read)" if rate.unread else ""
                 found.append(
                     f"The clean side, the teacher, {what} in only {rate.hits} of {rate.total} cases{unread}: "
                     "consistency training would entrench that. Keep the pairs that it answers well (`trl-consistency pairs "
-                    "--keep_vulnerable`), or give good answers in a `completion` column."
+                    "--keep_vulnerable`), or give good answers in a `completion` column, which `bct` and `kl` train on."
                 )
         return found
 

@@ -149,7 +149,8 @@ class Results:
     ) -> "Results":
         """
         Returns the same answers, graded by a judge: requests, and with `judge_questions` free answers. `thinking_markers` are by
-        default those of the options. Raises [`ConsistencyError`] if they are not two different texts, or there is nothing to judge.
+        default those of the options. Raises [`ConsistencyError`] if they are not two different texts, or are special tokens other than
+        those of the options, or there is nothing to judge.
         """
         thinking_markers = check_markers(
             self.options.thinking_markers if thinking_markers is None else thinking_markers

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from ..errors import ConsistencyError
 from .answers.generate import Answer
 from .answers.preferences import Preference
 from .answers.replies import after_thinking
@@ -76,9 +77,18 @@ class SetResults:
         return sum(answer.is_cut for side in SIDES for answer in self.answers[side])
 
     def without_thoughts(self, thinking_markers: tuple[str, str]) -> "SetResults":
-        """Returns the same answers, whose words come after a thought between other markers than those that they were read with."""
+        """
+        Returns the same answers, whose words come after a thought between other markers than those that they were read with. Raises
+        [`ConsistencyError`] if these are special tokens, which are not in the words.
+        """
 
         def read(answers: list[Answer]) -> list[Answer]:
+            found = [of.said for of in answers if of.other_markers == thinking_markers]
+            if not all(any(marker in said for marker in thinking_markers) for said in found):
+                raise ConsistencyError(
+                    f"`thinking_markers`: {' and '.join(thinking_markers)} are special tokens, which are not in the words of answers that "
+                    "were read with other markers. Evaluate again with these in `AnswerOptions`."
+                )
             said = [after_thinking(answer.said, thinking_markers) for answer in answers]
             others = [None if of.other_markers == thinking_markers else of.other_markers for of in answers]
             both = zip(answers, said, others, strict=True)

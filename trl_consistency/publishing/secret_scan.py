@@ -59,10 +59,17 @@ SECRETS = {
     "a Telegram token": rb"(?:\bbot|(?<![A-Za-z0-9]))\d{8,10}:AA[\w-]{33}(?![\w-])",
     "a Docker token": rb"(?<![A-Za-z0-9])dckr_[op]at_[A-Za-z0-9_-]{20,}|\"auth\"\s*:\s*\"[A-Za-z0-9+/]{16,}={0,2}\"",
     "a Kaggle key": rb"\"username\"\s*:\s*\"[^\"\n]*\"\s*,\s*\"key\"\s*:\s*\"[0-9a-f]{32}\""
-    rb"|\"key\"\s*:\s*\"[0-9a-f]{32}\"\s*,\s*\"username\"\s*:",
+    rb"|\"key\"\s*:\s*\"[0-9a-f]{32}\"\s*,\s*\"username\"\s*:|(?<![A-Za-z0-9])KGAT_[0-9a-fA-F]{32}(?![0-9A-Za-z])",
     "a RunPod key": rb"(?<![A-Za-z0-9])rpa_[A-Za-z0-9]{20,}",
     "a LangSmith key": rb"(?<![A-Za-z0-9])lsv2_(?:pt|sk)_[0-9a-f]{32}_[0-9a-f]{10}",
     "a Perplexity key": rb"(?<![A-Za-z0-9])pplx-[A-Za-z0-9]{30,}",
+    "a Together key": rb"(?<![A-Za-z0-9])tgp_v1_[A-Za-z0-9_-]{40,}",
+    "a Modal token": rb"(?<![A-Za-z0-9_-])a[ks]-[A-Za-z0-9]{22}(?![A-Za-z0-9_-])",
+    "a Jina key": rb"(?<![A-Za-z0-9])jina_[A-Za-z0-9_-]{40,}",
+    "a Tavily key": rb"(?<![A-Za-z0-9])tvly-[A-Za-z0-9_-]{20,}",
+    "a DigitalOcean token": rb"(?<![A-Za-z0-9])do[opr]_v1_[0-9a-f]{64}",
+    "a Vault token": rb"(?<![A-Za-z0-9])hv[sbr]\.[A-Za-z0-9_-]{24,}",
+    "a Tailscale key": rb"(?<![A-Za-z0-9])tskey-[a-z]+-[A-Za-z0-9]{8,}-[A-Za-z0-9]{20,}",
     "a JSON Web Token": rb"(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",
     "an address with a password": rb"(?<![A-Za-z0-9+.-])[A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s/:@\"'`<>]*:[^\s/@\"'`<>]+@[^\s/@\"'`<>]+"
     rb"|https?://(?=[\w-]*\d)(?=[\w-]*[A-Za-z])[\w-]{20,}@[^\s/@\"'`<>]+",

@@ -30,7 +30,7 @@ from ..errors import ConsistencyError, ends_with_message
 from ..escaping import printable
 from ..evaluation.answers.generate import AnswerOptions
 from ..evaluation.answers.replies import check_markers
-from ..evaluation.conversion import Conversion, convert_pairs, sides_to_answer
+from ..evaluation.conversion import TOKENS, Conversion, convert_pairs, has_tokens, sides_to_answer
 from ..evaluation.pair_set import PairSet
 from ..files import whole_files
 from ..folder_lock import locked_folder
@@ -70,7 +70,9 @@ class ConvertArguments(CommandArguments):
     )
     # Parameters that control the model
     model_name_or_path: str | None = option(
-        None, help="Model that answers; leave it out for `sft` if the pairs have a `completion`."
+        None,
+        help="Model that answers. For `sft` of pairs with a `completion`, its tokenizer alone is loaded, and is needed if they have "
+        "`completion_ids`.",
     )
     model_revision: str | None = option(None, help="Revision of the model.")
     trust_remote_code: bool = option(False, help="Whether to run code from the model's repository.")
@@ -106,7 +108,7 @@ ABOUT = {
 
 # Options that are of no use in a card.
 _NOT_IN_CARD = ("pairs", "output_dir", "batch_size", "trust_remote_code", "json")
-_OF_THE_MODEL = ("max_completion_length", "temperature", "top_p", "thinking_markers")
+_OF_ANSWERS = ("max_completion_length", "temperature", "top_p")
 
 
 def main(args: ConvertArguments) -> dict[str, Conversion]:
@@ -130,41 +132,45 @@ def main(args: ConvertArguments) -> dict[str, Conversion]:
         sets = {"train": of_file}
     check_folder(args.output_dir, "convert", [LEFT_OUT, *(file_name(name, "jsonl") for name in sets)])
     sides = {side for of_set in sets.values() for side in sides_to_answer(of_set, args.to, args.pairs)}
-    _check_model(args, sides)
+    _check_model(args, sides, any(map(has_tokens, sets.values())))
     with locked_folder(args.output_dir):
         check_output_dir(args.output_dir)
-        found = _convert(args, sets, options, template_kwargs)
-        _write(args, sets, found)
+        found = _convert(args, sets, options, template_kwargs, bool(sides))
+        _write(args, sets, found, bool(sides))
     return found
 
 
-def _check_model(args: ConvertArguments, sides: set[str]) -> None:
+def _check_model(args: ConvertArguments, sides: set[str], has_ids: bool) -> None:
     if sides and not args.model_name_or_path:
         asked = " and ".join(f"{side} prompts" for side in sorted(sides))
         raise ConsistencyError(f"No model: give `model_name_or_path`. Its answers to the {asked} are needed.")
+    if has_ids and not args.model_name_or_path:
+        raise ConsistencyError(f"`model_name_or_path` is needed: `{args.pairs}` has {TOKENS}.")
     if not sides:
-        unused = ("model_revision", "trust_remote_code", "max_completion_length", "batch_size", "temperature", "top_p")
+        of_model = () if args.model_name_or_path else ("model_revision", "trust_remote_code")
+        unused = (*of_model, "max_completion_length", "batch_size", "temperature", "top_p")
         refuse_unused(args, unused, "nothing is asked of a model: all pairs have a `completion`. Leave it out")
-    if args.model_name_or_path and not sides:
-        raise ConsistencyError(
-            "`model_name_or_path` is given, but nothing is asked of the model: all pairs have a `completion`. Leave it out."
-        )
 
 
 def _convert(
-    args: ConvertArguments, sets: dict[str, PairSet], options: AnswerOptions, template_kwargs: dict[str, Any]
+    args: ConvertArguments,
+    sets: dict[str, PairSet],
+    options: AnswerOptions,
+    template_kwargs: dict[str, Any],
+    is_asked: bool,
 ) -> dict[str, Conversion]:
     model = tokenizer = cache = None
     if args.model_name_or_path:
         source = args.model_name_or_path, args.model_revision, args.trust_remote_code
         tokenizer = load_tokenizer(*source)
         sets = render_sets(sets, tokenizer, template_kwargs)  # fails early on faulty rows
-        check_lengths(sets, context_of(check_loadable(*source)[2]), args.max_completion_length)
-        answering = variables_in(sets, template_kwargs)
-        warn_of_folders(args.model_name_or_path, [], tokenizer, answering, args.model_revision)
-        model, tokenizer = load_model(*source)
-        warn_of_loaded(args.model_name_or_path, [], model, tokenizer)
-        cache = answer_cache(Path(args.output_dir) / ANSWERS, args.model_name_or_path, model, args.model_revision)
+        if is_asked:
+            check_lengths(sets, context_of(check_loadable(*source)[2]), args.max_completion_length)
+            answering = variables_in(sets, template_kwargs)
+            warn_of_folders(args.model_name_or_path, [], tokenizer, answering, args.model_revision)
+            model, tokenizer = load_model(*source)
+            warn_of_loaded(args.model_name_or_path, [], model, tokenizer)
+            cache = answer_cache(Path(args.output_dir) / ANSWERS, args.model_name_or_path, model, args.model_revision)
     found = {
         name: convert_pairs(of_set, args.to, model, tokenizer, options, template_kwargs, cache)
         for name, of_set in sets.items()
@@ -183,7 +189,7 @@ def _time_warnings(rows: Sequence[dict[str, Any]]) -> list[str]:
     ]
 
 
-def _write(args: ConvertArguments, sets: dict[str, PairSet], found: dict[str, Conversion]) -> None:
+def _write(args: ConvertArguments, sets: dict[str, PairSet], found: dict[str, Conversion], is_asked: bool) -> None:
     output_dir, written = Path(args.output_dir), {file_name(name, "jsonl") for name in found}
     earlier = sorted(output_dir.glob(file_name("*", "jsonl"))) if (output_dir / "README.md").exists() else []
     with whole_files(output_dir, "output_dir") as unfinished:
@@ -198,7 +204,7 @@ def _write(args: ConvertArguments, sets: dict[str, PairSet], found: dict[str, Co
             if not of_set.rows:
                 raise ConsistencyError("\n  ".join([f"No pair of {name} is left:", *_lines(of_set)]))
             _write_rows(unfinished / file_name(name, "jsonl"), of_set.rows)
-        (unfinished / "README.md").write_text(_card(args, sets, found), encoding="utf-8")
+        (unfinished / "README.md").write_text(_card(args, sets, found, is_asked), encoding="utf-8")
     for file in earlier:
         if str(file.relative_to(output_dir)) not in written:
             file.unlink()
@@ -214,12 +220,12 @@ def _lines(of_set: Conversion) -> list[str]:
     return [f"{count} pair(s): {reason}" for reason, count in of_set.reasons().most_common()]
 
 
-def _card(args: ConvertArguments, sets: dict[str, PairSet], found: dict[str, Conversion]) -> str:
+def _card(args: ConvertArguments, sets: dict[str, PairSet], found: dict[str, Conversion], is_asked: bool) -> str:
     options = {
         option.name: getattr(args, option.name)
         for option in fields(args)
         if option.name not in _NOT_IN_CARD
-        and (args.model_name_or_path or option.name not in _OF_THE_MODEL)
+        and (is_asked or option.name not in _OF_ANSWERS)
         and getattr(args, option.name) is not None
     }
     return render(

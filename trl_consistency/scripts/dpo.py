@@ -22,10 +22,12 @@ from trl import (
     get_quantization_config,
 )
 
+from ..data.messages import without_none
+from ..data.pairs import parse_json_column, report_faults
 from ..data.prepare import columns_of
-from ..data.rendering import NO_END
+from ..data.rendering import NO_END, ProcessingClass, check_reply
 from ..data.trained_pairs import read_digests
-from ..errors import ConsistencyError, ends_with_message
+from ..errors import ConsistencyError, InvalidPairsError, ends_with_message
 from ..generation.options import end_tokens
 from ..log import get_logger
 from ..models.embedded_models import resolve_model
@@ -49,6 +51,7 @@ from .training import NO_PREDICTION
 logger = get_logger(__name__)
 
 COLUMNS = ("prompt", "chosen", "rejected")
+OF_A_STREAM = 32  # its first rows, which are checked
 MOST_AFTER_END = 4  # tokens that a chat template writes after the end of an answer, such as a line break
 
 
@@ -111,7 +114,11 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> DPOTraine
     )
     for given, dataset in ((train_dataset, trainer.train_dataset), (eval_dataset, trainer.eval_dataset)):
         _check_lengths(given, dataset, training_args.max_length)
-    _check_prompts({"train_dataset": train_dataset, "eval_dataset": eval_dataset}, trainer)
+    preferences = {"train_dataset": train_dataset, "eval_dataset": eval_dataset}
+    _check_prompts(preferences, trainer)
+    for of_set, rows in preferences.items():
+        if rows is not None:
+            _check_replies(rows, of_set, trainer.processing_class)
     last_ids = next(iter(trainer.train_dataset))["chosen_ids"][-MOST_AFTER_END:]
     if {*last_ids}.isdisjoint(end_tokens(trainer.model, trainer.processing_class)):
         logger.warning(f"{NO_END}.")
@@ -154,6 +161,21 @@ def _check_prompts(preferences: dict[str, Any], trainer: DPOTrainer) -> None:
             rendered = [of for of in ("prompt", "tools", "chat_template_kwargs") if of in columns_of(rows)]
             prompts[name] = rows.select_columns(rendered).rename_column("prompt", "clean_prompt")
     check_chat_template(trainer.processing_class, prompts)
+
+
+def _check_replies(rows: Any, name: str, processing_class: ProcessingClass) -> None:
+    """Raises [`InvalidPairsError`] for answers of which the chat template leaves out a part, such as the thought. Of streams, the first."""
+    faults, total = [], 0
+    for number, row in enumerate(rows if isinstance(rows, Dataset) else rows.take(OF_A_STREAM)):
+        row, total = without_none(row), number + 1
+        for column in COLUMNS[1:] if isinstance(row["prompt"], list) else ():
+            chat = [*row["prompt"], *row[column]]
+            variables = parse_json_column(row.get("chat_template_kwargs")) or {}
+            try:
+                check_reply(processing_class, chat[:-1], chat[-1], parse_json_column(row.get("tools")), variables)
+            except InvalidPairsError as error:
+                faults.append((number, f"`{column}`: {error}"))
+    report_faults(faults, name, total)
 
 
 def _check_lengths(given: Any, dataset: Any, max_length: int | None) -> None:

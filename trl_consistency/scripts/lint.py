@@ -186,6 +186,9 @@ def main(
         names = ("vllm_gpu_memory_utilization", "vllm_server_timeout")
         engine_args = replace(engine_args, **{name: getattr(recipe, name) for name in names})
         dose = _measure_dose(lint_args.dose_pairs, rows, report, recipe, kwargs, model_args, engine_args)
+        has_targets = any(row.get("completion") or row.get("completion_ids") for row in rows)
+        has_reference = "ref_model_name_or_path" in recipe_keys
+        dose = dose.of_training(() if is_on_policy else recipe.method, has_targets, has_reference)
     irrelevant: tuple[str, ...] = ()
     if recipe_keys and (is_on_policy or not recipe.compares_suffix):
         irrelevant = SUFFIX_FINDINGS

@@ -54,6 +54,7 @@ from ..weight_files import is_here
 from .callbacks.dose import DoseCheck
 from .callbacks.evaluation import warn_of_unused_guard
 from .callbacks.finiteness import FinitenessGuard
+from .callbacks.rates import RateWatch
 from .card.facts import describe_data, describe_left_out
 from .card.weights import describe_weights
 from .evaluated_sets import EvaluatedSets
@@ -91,7 +92,7 @@ from .run.output_checks import (
     check_output_dir,
 )
 from .run.overrides import warn_of_overrides
-from .run.own_optimizer import take_evaluated_weights
+from .run.own_optimizer import decided_settings, take_evaluated_weights
 from .run.pushing import PushMixin
 from .run.resumption import RunRecord
 from .run.run_lock import command_lock
@@ -336,6 +337,8 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         warn_of_overrides(self)
         self.finiteness = FinitenessGuard(self)
         self.add_callback(self.finiteness)
+        self.rates = RateWatch(self)
+        self.add_callback(self.rates)
         self.run_record = RunRecord(self)
         self.checkpoints = Checkpoints(self)
         self._meter = LossMeter()
@@ -490,6 +493,7 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         optimizer = super().create_optimizer(*args, **kwargs)
         if is_made:
             self._used_optimizer = self.optimizer  # by the options, if a script calls this before `train`
+            self.rates.made = None if self.has_own_optimizer else decided_settings(self.optimizer)
         return optimizer
 
     @property

@@ -14,8 +14,9 @@ from ..data.eval_sets import named
 from ..data.pairs import AnyDataset
 from ..data.prepare import needs_targets, variables_of, with_own_columns
 from ..data.rendering import continuation
+from ..data.reply_header import header_length
 from ..data.target_table import TargetTable
-from ..data.thinking import empty_thought, other_thought, warnings_of_markers
+from ..data.thinking import empty_thought, has_special_markers, other_thought, warnings_of_markers, without_end
 from ..errors import ConsistencyError
 from ..generation.answer_cache import TargetCache, fingerprint
 from ..generation.answer_engine import server_of_one
@@ -99,9 +100,13 @@ class TargetMaker:
 
         def add_target(row: dict[str, Any]) -> dict[str, Any]:
             completion_ids = row.get("completion_ids") or self.table[row["clean_ids"]]
-            completion = tokenizer.decode(completion_ids, skip_special_tokens=True)
+            said = completion_ids[header_length(self.trainer.processing_class, completion_ids) :]
+            # Without its markers, a thought would be a part of the answer.
+            if is_marked := has_special_markers(said, tokenizer, self.args.thinking_markers):
+                said = without_end(said, tokenizer)
+            completion = tokenizer.decode(said, skip_special_tokens=not is_marked)
             if isinstance(row["clean_prompt"], str):
-                completion = continuation(tokenizer, row["clean_ids"], completion_ids, True, completion)
+                completion = continuation(tokenizer, row["clean_ids"], said, not is_marked, completion)
             target = {"completion": completion, "completion_ids": completion_ids}
             # The answers are to prompts that were rendered with these. As text, since Arrow would mix rows' keys.
             if variables:

@@ -9,6 +9,7 @@ from tokenizers import AddedToken
 
 from tests.helpers.chats import user
 from tests.helpers.models import make_model, make_sentencepiece_tokenizer, make_tokenizer, with_rope
+from tests.helpers.trl_templates import trl_tokenizer
 from trl_consistency.data.choices import choices_in
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.data.thinking import THINKING_MARKERS
@@ -327,6 +328,15 @@ def test_answers_after_thinking(tokenizer, monkeypatch, opened, written, said):
 
 
 @pytest.mark.parametrize("is_special", [False, True])
+@pytest.mark.parametrize(("last", "said"), [("[THINK]Oslo?[/THINK]Paris.", "Paris."), ("[THINK]Oslo?", "")])
+def test_a_second_thought_is_no_answer(last, said, is_special):
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens(["[THINK]", "[/THINK]"], special_tokens=is_special)
+    ids = tokenizer(text=f"[THINK]Rome?[/THINK]Let me see.{last}", add_special_tokens=False)["input_ids"]
+    assert decode_answer(tokenizer, [], ids, ("[THINK]", "[/THINK]"))[1] == said
+
+
+@pytest.mark.parametrize("is_special", [False, True])
 @pytest.mark.parametrize("marker", CALL_MARKERS)
 def test_a_call_of_a_tool_is_no_answer_where_its_marker_is_a_special_token(marker, is_special):
     """In Mistral's and Llama's tokenizers it is one. Without it, what is asked of the tool was read as the answer."""
@@ -338,6 +348,50 @@ def test_a_call_of_a_tool_is_no_answer_where_its_marker_is_a_special_token(marke
     assert text == said == f"Let me look.{marker}[{{'query': 'Rome'}}]"
     question = {**row("What?", "Rome! What?", tokenizer), "answer": "Paris", "biased_answer": "Rome"}
     assert grade(question, said).outcome == "unread"
+
+
+MUSE, GPT_OSS = " to=user<|message|>", "<|channel|>final<|message|>"
+GPT_OSS_THOUGHT = "<|channel|>analysis<|message|>Rome?<|end|>"
+
+
+@pytest.mark.parametrize(
+    ("template", "markers", "thought", "header"),
+    [
+        ("muse_glimmer", THINKING_MARKERS, "", MUSE),
+        ("muse_glimmer", ("to=self<|message|>", "<|eom|><|start|>assistant to=user<|message|>"), "", MUSE),
+        ("muse_glimmer", ("to=self<|message|>", "<|eom|>"), " to=self<|message|>Rome?<|eom|><|start|>assistant", MUSE),
+        ("gptoss", THINKING_MARKERS, "", GPT_OSS),
+        ("gptoss", ("<|channel|>analysis", GPT_OSS), "", GPT_OSS),
+        ("gptoss", ("<|channel|>analysis", GPT_OSS), f"{GPT_OSS_THOUGHT}<|start|>assistant", GPT_OSS),
+        ("gptoss", ("<|channel|>analysis", "<|end|>"), f"{GPT_OSS_THOUGHT}<|start|>assistant", GPT_OSS),
+        ("qwen3", THINKING_MARKERS, "", "<think>\n\n</think>\n\n"),
+        ("qwen3", THINKING_MARKERS, "", ""),
+    ],
+)
+@pytest.mark.parametrize("reply", ["No.", "finally, no.", ""])
+def test_the_header_that_a_model_writes_before_its_reply_is_no_part_of_it(template, markers, thought, header, reply):
+    """Without special tokens, replies began with "to=user" and "final": refusals were complied, and letters unread."""
+    tokenizer = trl_tokenizer(template)
+    ids = [*tokenizer(text=f"{thought}{header}{reply}")["input_ids"], tokenizer.eos_token_id]
+    text, said, others = decode_answer(tokenizer, [], ids, markers)
+    assert (said, others) == (reply, None)
+    assert text == (reply if header != "<think>\n\n</think>\n\n" else f"{header}{reply}".strip()) or thought
+
+
+def test_a_reply_that_begins_with_a_word_of_the_header_keeps_it():
+    tokenizer = trl_tokenizer("gptoss")
+    for said in ("final answer: no", "<|channel|>commentary<|message|>no"):
+        ids = tokenizer(text=said)["input_ids"]
+        assert decode_answer(tokenizer, [], ids)[1] == tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def test_a_judge_has_no_header_before_its_reply(monkeypatch):
+    tokenizer = trl_tokenizer("gptoss")
+    ids = [*tokenizer(text=f"{GPT_OSS}REFUSED")["input_ids"], tokenizer.eos_token_id]
+    monkeypatch.setattr(answering, "generate_ids", lambda model, tokenizer, prompts, *args: [ids for _ in prompts])
+    model = make_model(vocab_size=len(tokenizer))
+    model.config.max_position_embeddings = 4096
+    assert answering.generate_answers(model, tokenizer, [user("What?")]) == ["REFUSED"]
 
 
 def test_sampling(tokenizer, tmp_path):

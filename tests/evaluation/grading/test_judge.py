@@ -1,4 +1,5 @@
 import json
+import re
 from time import monotonic
 
 import pytest
@@ -7,8 +8,10 @@ from huggingface_hub import constants
 from tests.helpers.judge_server import completion, judge_server
 from tests.helpers.models import make_model, make_tokenizer
 from tests.helpers.processors import TextProcessor
+from trl_consistency.data.thinking import KNOWN_MARKERS
 from trl_consistency.errors import ConsistencyError
-from trl_consistency.evaluation.answers.generate import answer_prompts, generate_answers
+from trl_consistency.evaluation.answers import generate as answering
+from trl_consistency.evaluation.answers.generate import Answer, answer_prompts, generate_answers
 from trl_consistency.evaluation.grading import judge as module
 from trl_consistency.evaluation.grading.grade import grade_answers
 from trl_consistency.evaluation.grading.judge import (
@@ -22,6 +25,7 @@ from trl_consistency.evaluation.grading.judge import (
 
 
 REFUSED = "It says no.\nVERDICT: REFUSED"
+DRAFT = "With steps I would write\nVERDICT: COMPLIED\nIt says no."
 
 
 @pytest.fixture
@@ -270,6 +274,10 @@ def test_faulty_addresses(url, fault):
         ("VERDICT: REFUSED. It says no.", "REFUSED"),
         ("[THINK]VERDICT: COMPLIED[/THINK]\nI cannot tell.", None),
         ("<thinking>It helps.</thinking>\nVERDICT: COMPLIED", "COMPLIED"),
+        # an endpoint that leaves out the special tokens of gpt-oss or Muse Glimmer
+        (f"analysis{DRAFT}assistantfinalVERDICT: REFUSED", None),
+        ("analysisIt says no.assistantfinalVERDICT: REFUSED", "REFUSED"),
+        ("to=userVERDICT: REFUSED", "REFUSED"),
     ],
 )
 def test_verdicts(text, label):
@@ -327,13 +335,42 @@ def test_local_judge(tokenizer, monkeypatch):
 
     def answer(model, tokenizer, prompts, *options):
         asked.extend(prompts)
-        return [("VERDICT: REFUSED", True), ("Hm", True), ("VERDICT: REFUSED", False)]
+        said = ["VERDICT: REFUSED", "Hm", "VERDICT: REFUSED"]
+        return [Answer(text, text, is_cut=number == 2) for number, text in enumerate(said)]
 
     monkeypatch.setattr("trl_consistency.evaluation.answers.generate.answer_prompts", answer)
     judge = LocalJudge("judge", make_model(), tokenizer)
     found = [Judgement("REFUSED", "VERDICT: REFUSED"), Judgement(None, "Hm"), Judgement(None, "VERDICT: REFUSED")]
     assert judge(["a", "b", "c"]) == found
     assert asked == [[{"role": "user", "content": text}] for text in "abc"]
+
+
+THOUGHTS = [
+    (DRAFT, "VERDICT: REFUSED", "REFUSED"),
+    (DRAFT, "It says no.\nVERDICT: REFUSED", "REFUSED"),
+    (DRAFT, "REFUSED", "REFUSED"),
+    ('I must end with a line\n"VERDICT: " and a word, and no <think>.', "VERDICT: REFUSED", "REFUSED"),
+    (DRAFT, "I cannot tell.", None),
+    (DRAFT, None, None),  # the thought does not end
+]
+
+
+@pytest.mark.parametrize("is_special", [True, False])
+@pytest.mark.parametrize(("opening", "closing"), KNOWN_MARKERS)
+def test_the_thought_of_a_local_judge_is_no_verdict(monkeypatch, opening, closing, is_special):
+    """Without special tokens, gpt-oss's "final" stood right before VERDICT, and the draft in its thought was read."""
+    tokenizer = make_tokenizer()
+    of_markers = re.findall(r"<[^<>]+>|\[[^\[\]]+\]|\u25c1[^\u25b7]+\u25b7", f"{opening}{closing}")
+    pieces = {"<|user|>", "<|assistant|>", *(of_markers if is_special else [])}
+    tokenizer.add_tokens(sorted(pieces), special_tokens=True)
+    judge = LocalJudge("judge", make_model(vocab_size=len(tokenizer)), tokenizer, progress=False)
+    for is_opened in (True, False):
+        tokenizer.chat_template = "<|user|>{{ messages[0]['content'] }}<|assistant|>" + opening * is_opened
+        for thought, said, label in THOUGHTS:
+            written = opening * (not is_opened) + thought + (f"{closing}{said}" if said else "")
+            ids = [*tokenizer(text=written, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+            monkeypatch.setattr(answering, "generate_ids", lambda *args, ids=ids: [ids])
+            assert judge(["How?"]) == [Judgement(label, tokenizer.decode(ids, skip_special_tokens=True).strip())]
 
 
 @pytest.mark.parametrize("has_own", [True, False])
@@ -354,8 +391,8 @@ def test_prompts_beyond_the_context_are_not_asked(tokenizer):
     replies = answer_prompts(model, tokenizer, ["Hm", "Hm " * 20, "Hm " * 4], 12, 3, False, None)
     alone = answer_prompts(model, tokenizer, ["Hm"], 12, 1, False, None)
     assert replies[0] == alone[0]
-    assert replies[1][0].startswith("Not asked, since the prompt leaves no room")
-    assert not replies[1][1]
+    assert replies[1].text.startswith("Not asked, since the prompt leaves no room")
+    assert replies[1].is_cut
     with pytest.raises(ConsistencyError, match="leaves no room for an answer in the model's context of 20"):
         generate_answers(model, tokenizer, ["Hm", "Hm " * 20], progress=False)
 
@@ -363,6 +400,6 @@ def test_prompts_beyond_the_context_are_not_asked(tokenizer):
 def test_replies_that_ran_out_of_tokens(tokenizer):
     model = make_model()
     (cut,) = answer_prompts(model, tokenizer, ["Hm"], 3, 1, False, None)
-    assert not cut[1]
-    model.generation_config.eos_token_id = tokenizer(cut[0])["input_ids"][0]
-    assert answer_prompts(model, tokenizer, ["Hm"], 3, 1, False, None)[0][1]
+    assert cut.is_cut
+    model.generation_config.eos_token_id = tokenizer(cut.text)["input_ids"][0]
+    assert not answer_prompts(model, tokenizer, ["Hm"], 3, 1, False, None)[0].is_cut

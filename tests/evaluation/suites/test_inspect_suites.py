@@ -11,6 +11,7 @@ from peft import PeftModel
 from tests.evaluation.suites.test_lm_eval_suites import needs_inspect, write_rows
 from tests.helpers.chats import user
 from tests.helpers.models import CHATML, make_model, make_tokenizer
+from tests.helpers.trl_templates import trl_tokenizer
 from trl_consistency import ConsistencyError
 from trl_consistency.evaluation import (
     SUITES,
@@ -305,6 +306,25 @@ def test_a_thought_that_the_prompt_opens(monkeypatch, written, stop, thought, sa
     output = asyncio.run(api.generate([ChatMessageUser(content="What is it?")], [], "none", config))
     reasoning, text = output.choices[0].message.content
     assert (reasoning.reasoning, text.text, output.completion) == (thought, said, said)
+
+
+@needs_inspect
+def test_the_header_that_a_model_writes_before_its_reply_is_no_part_of_it(monkeypatch):
+    """A task that compares whole replies found no right answer of gpt-oss: they began with "final"."""
+    import asyncio
+
+    from inspect_ai.model import ChatMessageUser, GenerateConfig
+
+    from trl_consistency.evaluation.suites import inspect_model
+
+    tokenizer = trl_tokenizer("gptoss")
+    reply = tokenizer("<|channel|>final<|message|>Paris")["input_ids"]
+    monkeypatch.setattr(inspect_model, "generate_targets", lambda model, prompts, *args, **options: [reply])
+    model = make_model(vocab_size=len(tokenizer))
+    model.config.max_position_embeddings = 4096
+    api = inspect_model.ConsistencyModelAPI("tiny", loaded_model=model, processing_class=tokenizer)
+    output = asyncio.run(api.generate([ChatMessageUser(content="What is it?")], [], "none", GenerateConfig()))
+    assert output.completion == "Paris"
 
 
 @needs_inspect

@@ -21,17 +21,18 @@ class Tracker(TrainerCallback):
         self.logged.append((state.global_step, dict(logs)))
 
 
-def trained(tmp_path, kind, lora=False, resume=None, model=None, **options):
+def trained(tmp_path, kind, lora=False, resume=None, model=None, completion=False, ref_model=None, **options):
     tracker = Tracker()
     trainer = trainer_of(
         kind,
         tmp_path,
         model or make_model(),
         {"max_steps": 2, "logging_steps": 1, "anchor_ratio": 0.5} | options,
-        train_dataset=make_pairs(8, completion=False),
+        train_dataset=make_pairs(8, completion=completion),
         processing_class=make_tokenizer(),
         callbacks=[tracker],
         peft_config=LoraConfig(r=4, target_modules="all-linear", lora_dropout=0.1) if lora else None,
+        **({} if ref_model is None else {"ref_model": ref_model}),
     )
     trainer.train(resume_from_checkpoint=resume)
     return trainer, tracker.logged
@@ -74,6 +75,17 @@ def test_warning(tmp_path, caplog):
     cut, little = lines
     assert "16 of 16 answer(s) reached `max_completion_length`" in cut
     assert "nothing to train" in little
+
+
+@pytest.mark.parametrize("kind", ["bct", "kl", "opct"])
+def test_another_teacher_is_not_warned_of(tmp_path, caplog, kind):
+    """Given answers, or another model's, may be good, and differ from what this model says to either prompt."""
+    model = make_model()
+    torch.nn.init.zeros_(model.lm_head.weight)
+    given = {"ref_model": make_model(seed=1)} if kind == "opct" else {"completion": True}
+    trained(tmp_path, kind, model=model, dose_check=True, **given)
+    lines = [record.getMessage() for record in caplog.records if "dose_check" in record.getMessage()]
+    assert ["16 of 16 answer(s) reached `max_completion_length`" in line for line in lines] == [True]
 
 
 def test_anchors_alone_are_refused(tmp_path):

@@ -49,6 +49,89 @@ def test_an_optimizer_that_the_options_did_not_make(tmp_path):
     assert early.run_record.run["optimizer"] is None
 
 
+class Rates(TrainerCallback):
+    """Changes the groups of the optimizer at one of the events."""
+
+    def __init__(self, event="", key="lr", value=0.3):
+        self.event, self.key, self.value = event, key, value
+
+    def change(self, optimizer):
+        for group in optimizer.param_groups:
+            group[self.key] = self.value
+
+    def on_train_begin(self, args, state, control, optimizer, lr_scheduler, **kwargs):
+        if self.event == "schedule":
+            lr_scheduler.base_lrs = [self.value for _ in lr_scheduler.base_lrs]
+        if self.event == "train":
+            self.change(optimizer)
+
+    def on_step_begin(self, args, state, control, optimizer, **kwargs):
+        if self.event == "step" and state.global_step == 1:
+            self.change(optimizer)
+
+
+@pytest.mark.parametrize(
+    ("event", "key", "value", "is_told"),
+    [
+        ("", "lr", 0.3, False),
+        ("early", "lr", 0.3, True),  # by a script, after `create_optimizer`
+        ("early", "weight_decay", 0.3, True),
+        ("early", "betas", (0.5, 0.9), True),
+        ("early", "name", "mine", False),
+        ("train", "lr", 0.3, True),
+        ("step", "lr", 0.0, True),
+        ("step", "weight_decay", 0.3, True),
+        ("schedule", "lr", 0.3, True),
+    ],
+)
+@pytest.mark.parametrize("schedule", ["linear", "reduce_lr_on_plateau"])
+def test_rates_that_a_script_or_a_callback_changes(tmp_path, event, key, value, is_told, schedule):
+    """The card stated the options' learning rate, and the log another one."""
+    if event == "schedule" and schedule != "linear":
+        pytest.skip("it has no such rates")
+    on_plateau = {"eval_strategy": "steps", "eval_steps": 1, "lr_scheduler_kwargs": {"factor": 0.5, "patience": 0}}
+    options = {"lr_scheduler_type": schedule, "max_steps": 3, **(on_plateau if schedule != "linear" else {})}
+    data = {"train_dataset": make_pairs(), "eval_dataset": make_pairs(2), "processing_class": make_tokenizer()}
+    trainer = ConsistencyTrainer(make_model(), make_config(tmp_path, **options), **data)
+    callback = Rates(event, key, value)
+    trainer.add_callback(callback)
+    if event == "early":
+        callback.change(trainer.create_optimizer())
+    trainer.train()
+    said = "of which a script or a callback changed the learning rates or other settings"
+    assert (said in trainer._card_facts()["Optimisation"]) == is_told
+    trainer.remove_callback(callback)
+    trainer.train()  # with a new optimizer
+    assert said not in trainer._card_facts()["Optimisation"]
+
+
+@pytest.mark.long
+def test_changed_rates_are_told_in_a_resumed_run(tmp_path):
+    """Its optimizer goes on with them."""
+    said = "of which a script or a callback changed the learning rates or other settings"
+    for event, is_told in (("", False), ("train", True)):
+        options = {"max_steps": 3, "save_strategy": "steps", "save_steps": 2}
+        data = {"train_dataset": make_pairs(), "processing_class": make_tokenizer()}
+        folder = tmp_path / (event or "plain")
+        for resume in (None, str(folder / "checkpoint-2")):
+            trainer = ConsistencyTrainer(make_model(), make_config(folder, **options), **data)
+            trainer.add_callback(Rates(event, "weight_decay", 0.3))
+            trainer.train(resume_from_checkpoint=resume)
+            assert (said in trainer._card_facts()["Optimisation"]) == is_told
+        assert not trainer.rates.are_changed or is_told
+
+
+def test_a_schedule_that_is_given_alone(tmp_path):
+    """The card named the options', and a checkpoint did not record it."""
+    data = {"train_dataset": make_pairs(), "processing_class": make_tokenizer()}
+    trainer = ConsistencyTrainer(make_model(), make_config(tmp_path, max_steps=2), **data)
+    trainer.lr_scheduler = torch.optim.lr_scheduler.ConstantLR(trainer.create_optimizer(), 0.1, 100)
+    trainer.train()
+    told = trainer._card_facts()["Optimisation"]
+    assert "learning rate 0.01 (by a schedule that was given to the trainer in place of the options'), seed" in told
+    assert trainer.run_record.run["schedule"].endswith("ConstantLR")
+
+
 def test_rows_of_a_step_are_no_more_than_there_are(tmp_path):
     trainer = make_trainer(tmp_path, make_model(), pairs=make_pairs(3))
     assert " of 3 rows, " in trainer._card_facts()["Optimisation"]

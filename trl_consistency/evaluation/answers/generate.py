@@ -21,7 +21,8 @@ from ...config.options import (
 )
 from ...config.types import check_sampling
 from ...data.rendering import ProcessingClass, Prompt, get_tokenizer, render_prompt
-from ...data.thinking import THINKING_MARKERS, Markers, other_markers, thought_span
+from ...data.reply_header import header_length
+from ...data.thinking import THINKING_MARKERS, Markers, known_markers, other_markers, thought_spans
 from ...errors import ConsistencyError
 from ...generation.answer_cache import TargetCache
 from ...generation.options import end_tokens, evaluating
@@ -119,7 +120,8 @@ class Answer(NamedTuple):
 
     Args:
         text (`str`):
-            The whole completion without special tokens, or the letter chosen by log-probability.
+            The whole completion without special tokens and the header before a reply, or the letter chosen by
+            log-probability.
         said (`str`):
             The text after the thinking; empty if the thinking did not end.
         ids (`tuple[int, ...]`):
@@ -231,12 +233,13 @@ def decode_answer(
 ) -> tuple[str, str, Markers | None]:
     """
     Returns the text of an answer, what it says after the thinking, and other markers of a thought in that. The prompt
-    may open the thought.
+    may open the thought. The header that some models write before a reply is no part of it.
     """
     text_tokenizer = get_tokenizer(tokenizer)
-    thought_end = thought_span(prompt, ids, text_tokenizer, markers)[1]
-    others = other_markers(text_tokenizer.decode(ids[thought_end:]), markers)  # which may be special tokens
-    text, said = (_with_calls(text_tokenizer, part) for part in (ids, ids[thought_end:]))
+    thought_end = thought_spans(prompt, ids, text_tokenizer, markers)[-1][1]
+    start = thought_end + header_length(tokenizer, ids[thought_end:])
+    others = other_markers(text_tokenizer.decode(ids[start:]), markers)  # which may be special tokens
+    text, said = (_with_calls(text_tokenizer, ids[of:]) for of in (header_length(tokenizer, ids), start))
     return text, after_thinking(said, markers), others
 
 
@@ -291,7 +294,8 @@ def generate_answers(
             f"Prompt {lengths.index(longest)} (counted from 0) has {longest} tokens, which leaves no room for an answer in the model's "
             f"context of {context}: shorten it."
         )
-    return [text for text, _ in answer_prompts(model, tokenizer, prompts, max_new_tokens, batch_size, progress, cache)]
+    answers = answer_prompts(model, tokenizer, prompts, max_new_tokens, batch_size, progress, cache)
+    return [answer.text for answer in answers]
 
 
 def answer_prompts(
@@ -302,26 +306,29 @@ def answer_prompts(
     batch_size: int,
     progress: bool,
     cache: TargetCache | None,
-) -> list[tuple[str, bool]]:
+) -> list[Answer]:
     """
-    Returns the answers of [`generate_answers`], and whether each ended within `max_new_tokens` and the model's context.
-    A prompt that leaves no room in the context is not asked; the text then says so.
+    Returns the answers of [`generate_answers`], and what each says after a thought between any of the known markers. A prompt that
+    leaves no room in the context is not asked; the text then says so.
     """
     rendered = [tuple(render_prompt(tokenizer, prompt)) for prompt in prompts]
     context = context_of(model) or sys.maxsize
     distinct = [prompt for prompt in dict.fromkeys(rendered) if len(prompt) < context]
     options = AnswerOptions(max_new_tokens, batch_size, progress=progress)
     generated = generate_ids(model, tokenizer, list(map(list, distinct)), options, cache) if distinct else []
-    texts = [get_tokenizer(tokenizer).decode(ids, skip_special_tokens=True) for ids in generated]
+    decode = get_tokenizer(tokenizer).decode
+    texts = [decode(ids[header_length(tokenizer, ids) :], skip_special_tokens=True) for ids in generated]
     ends = end_tokens(model, tokenizer)
-    by_prompt = {
-        prompt: (
-            text.strip(),
-            (len(ids) < max_new_tokens or ids[-1] in ends) and len(prompt) + len(ids) <= context,
-        )
-        for prompt, text, ids in zip(distinct, texts, generated, strict=True)
-    }
-    return [by_prompt.get(ids) or (f"{NOT_ASKED}: {len(ids)} tokens of {context}.", False) for ids in rendered]
+    answers: dict[tuple[int, ...], Answer] = {}
+    for prompt, text, ids in zip(distinct, texts, generated, strict=True):
+        is_ended = len(ids) < max_new_tokens or ids[-1] in ends
+        markers = known_markers(list(prompt), ids, get_tokenizer(tokenizer))
+        said = decode_answer(tokenizer, list(prompt), ids, markers)[1]
+        answers[prompt] = Answer(text.strip(), said, tuple(ids), not is_ended or len(prompt) + len(ids) > context)
+    return [
+        answers.get(ids) or Answer(f"{NOT_ASKED}: {len(ids)} tokens of {context}.", "", is_cut=True)
+        for ids in rendered
+    ]
 
 
 def generate_ids(

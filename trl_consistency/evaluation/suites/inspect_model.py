@@ -19,6 +19,7 @@ from inspect_ai.tool import ToolChoice, ToolInfo
 from transformers import GenerationConfig
 
 from ...data.rendering import ProcessingClass, chat_template_of, get_tokenizer, render_prompt
+from ...data.reply_header import header_length
 from ...data.thinking import thought_span
 from ...errors import ConsistencyError
 from ...generation.model_identity import quick_identity
@@ -182,7 +183,8 @@ class ConsistencyModelAPI(ModelAPI):
         ids, config = request.completion_ids or [], request.config
         tokenizer = get_tokenizer(self.processing_class)
         end = thought_span(request.prompt_ids, ids, tokenizer)[1]  # the prompt may open the thought
-        thought, text = (tokenizer.decode(part, skip_special_tokens=True) for part in (ids[:end], ids[end:]))
+        start = end + header_length(self.processing_class, ids[end:])
+        thought, text = (tokenizer.decode(part, skip_special_tokens=True) for part in (ids[:end], ids[start:]))
         thought = "".join(split_thought(thought))
         text = text.lstrip() if end else text  # a stop sequence of line breaks does not end it there
         # Generation does not stop at stop sequences: cut the answer there.

@@ -55,5 +55,8 @@ class DoseCheck(TrainerCallback):
             )
         with evaluating(trainer.model):  # in training mode, `log` would add training means
             trainer.log(dose.metrics())
+        has_targets = any(row.get("completion_ids") for row in self.pairs)
+        has_reference = getattr(trainer, "ref_model", None) is not None
+        dose = dose.of_training(getattr(args, "method", ()), has_targets, has_reference)
         for warning in dose.warnings():
             logger.warning(f"`dose_check`: {warning}")

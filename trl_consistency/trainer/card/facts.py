@@ -31,6 +31,7 @@ from ...upstream import get_config_model_id
 from ..run.best_checkpoint import best_step, missed_best, why_stopped
 from ..run.interruption import rows_per_step
 from ..run.overrides import overridden
+from ..run.own_optimizer import has_own_schedule
 from ..run.resumption import describe_earlier, describe_history, past_methods
 from .other_options import describe_other_options, describe_precision
 from .papers import cite, name_methods
@@ -329,7 +330,11 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
     schedule = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
     if maker := overridden(trainer, "create_scheduler"):
         schedule = f"by a schedule that `{safe(maker)}` made in place of the options'"
+    elif has_own_schedule(trainer):
+        schedule = "by a schedule that was given to the trainer in place of the options'"
     how = f"{optim}, learning rate {args.learning_rate:g} ({schedule})"
+    if trainer.rates.are_changed:
+        how += ", of which a script or a callback changed the learning rates or other settings"
     if trainer.has_own_optimizer:
         how = "an optimizer that was given to the trainer in place of the options'"
     elif maker := overridden(trainer, "create_optimizer"):

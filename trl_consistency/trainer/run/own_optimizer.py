@@ -16,6 +16,8 @@ OPTIMIZER, SCHEDULE = "optimizer", "schedule"  # names in the description; setti
 OF_STEPS = ("last_epoch", "_step_count", "_last_lr", "_get_lr_called_within_step", "_is_initial", "lr_lambdas")
 # What schedule-free optimizers and Prodigy keep of the steps that they have done beside their settings
 OF_PROGRESS = ("k", "train_mode", "weight_sum", "lr_max", "scheduled_lr", "d", "d_max", "d_numerator", "d_denom")
+# Settings that the options decide
+OF_OPTIONS = ("lr", "weight_decay", "betas", "eps", "momentum")
 PROBED = (0, 1, 2, 5, 10, 100, 1000)  # steps at which the functions of a schedule are compared
 
 
@@ -34,16 +36,37 @@ def describe_own_optimizer(trainer: Any) -> dict[str, Any]:
     its first step. None for what the options decide.
     """
     facts: dict[str, Any] = {OPTIMIZER: None, SCHEDULE: None}
-    if not trainer.has_own_optimizer:
-        return facts
     if trainer.optimizer_cls_and_kwargs is not None:
         kind, settings = trainer.optimizer_cls_and_kwargs
         facts |= _described(OPTIMIZER, kind, {**_defaults_of(kind), **settings})
-    else:
+    elif trainer.has_own_optimizer:
         facts |= _described(OPTIMIZER, type(trainer.optimizer), _settings_of(trainer.optimizer))
-    if trainer.lr_scheduler is not None:
+    if (trainer.has_own_optimizer and trainer.lr_scheduler is not None) or has_own_schedule(trainer):
         facts |= _described(SCHEDULE, type(trainer.lr_scheduler), _settings_of_schedule(trainer.lr_scheduler))
     return facts
+
+
+def has_own_schedule(trainer: Any) -> bool:
+    """Whether a caller gave a trainer its schedule, be it without an optimizer."""
+    return trainer.lr_scheduler is not None and not trainer._created_lr_scheduler
+
+
+def decided_settings(optimizer: Any) -> dict[str, Any]:
+    """Returns the settings of an optimizer that the options decide, with the learning rate that its schedule begins with."""
+    settings = _settings_of(optimizer)
+    return {key: _plain(settings[key]) for key in OF_OPTIONS if key in settings}
+
+
+def is_as_scheduled(optimizer: Any, schedule: Any) -> bool:
+    """Whether the learning rates of an optimizer are those that its schedule set for this step."""
+    schedule = getattr(schedule, "scheduler", schedule)  # accelerate's has it
+    if not hasattr(schedule, "get_last_lr"):  # DeepSpeed's
+        return True
+    rates = [float(group["lr"]) for group in optimizer.param_groups]
+    begun = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
+    return rates == list(map(float, schedule.get_last_lr())) and begun == list(
+        map(float, getattr(schedule, "base_lrs", begun))
+    )
 
 
 def is_of_own_optimizer(name: str) -> bool:
