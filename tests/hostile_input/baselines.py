@@ -148,13 +148,6 @@ CASES: list[Case] = [
         lambda room: (room.file("out/train_old.jsonl", [CHAT]), convert(room, [CHAT])),
     ),
     Case(
-        "conversion of a thought that is lost",
-        "`convert`: answers with thoughts that the chat template leaves out",
-        "No pair of train is left:\n  1 pair(s): the chat template leaves out or changes a part of an answer, such as its thought, and TRL "
-        "would train on the rest. Turn thinking off, set `thinking_markers`, or use another template",
-        lambda room: convert(room, [{**CHAT, "completion": THOUGHT}]),
-    ),
-    Case(
         "conversion on a full disk",
         "`convert`: a folder that cannot be written to",
         "`output_dir` `/dev/null/x` cannot be written (Not a directory). What was there before is kept: choose another place, "

@@ -25,7 +25,7 @@ from trl import (
 from ..data.messages import without_none
 from ..data.pairs import parse_json_column, report_faults
 from ..data.prepare import columns_of
-from ..data.rendering import NO_END, ProcessingClass, check_reply
+from ..data.rendering import NO_END, ProcessingClass, check_reply, load_processing_class
 from ..data.trained_pairs import read_digests
 from ..errors import ConsistencyError, InvalidPairsError, ends_with_message
 from ..generation.options import end_tokens
@@ -95,7 +95,11 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> DPOTraine
     check_not_data_folder(training_args.output_dir)
     check_not_model_folder(training_args.output_dir, name)
     check_adapter_folder(training_args.output_dir, saves_adapter=model_args.use_peft)
-    check_loadable(name, model_args.model_revision, training_args.trust_remote_code)
+    base, revision, _ = check_loadable(name, model_args.model_revision, training_args.trust_remote_code)
+    processing_class = load_processing_class(base, revision, training_args.trust_remote_code)  # as TRL does
+    for of_set, rows in (("train_dataset", train_dataset), ("eval_dataset", eval_dataset)):
+        if rows is not None:
+            _check_replies(rows, of_set, processing_class)
     training_args.model_init_kwargs = {
         "revision": model_args.model_revision,
         "trust_remote_code": training_args.trust_remote_code,
@@ -114,11 +118,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> DPOTraine
     )
     for given, dataset in ((train_dataset, trainer.train_dataset), (eval_dataset, trainer.eval_dataset)):
         _check_lengths(given, dataset, training_args.max_length)
-    preferences = {"train_dataset": train_dataset, "eval_dataset": eval_dataset}
-    _check_prompts(preferences, trainer)
-    for of_set, rows in preferences.items():
-        if rows is not None:
-            _check_replies(rows, of_set, trainer.processing_class)
+    _check_prompts({"train_dataset": train_dataset, "eval_dataset": eval_dataset}, trainer)
     last_ids = next(iter(trainer.train_dataset))["chosen_ids"][-MOST_AFTER_END:]
     if {*last_ids}.isdisjoint(end_tokens(trainer.model, trainer.processing_class)):
         logger.warning(f"{NO_END}.")
@@ -175,6 +175,8 @@ def _check_replies(rows: Any, name: str, processing_class: ProcessingClass) -> N
                 check_reply(processing_class, chat[:-1], chat[-1], parse_json_column(row.get("tools")), variables)
             except InvalidPairsError as error:
                 faults.append((number, f"`{column}`: {error}"))
+            except Exception:  # what cannot be rendered at all, TRL reports
+                continue
     report_faults(faults, name, total)
 
 
