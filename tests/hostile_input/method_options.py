@@ -24,6 +24,11 @@ def schedule_alone(room: Room) -> None:
     trainer.train()
 
 
+def decay_of_a_class(room: Room) -> None:
+    made = torch.optim.AdamW, {"lr": 0.1, "weight_decay": 0.5}
+    room.trainer(model=make_model(), processing_class=make_tokenizer(), optimizer_cls_and_kwargs=made).train()
+
+
 def schedule_of_another(room: Room) -> None:
     model = make_model()
     optimizer, other = (torch.optim.SGD(model.parameters(), lr=0.1) for _ in range(2))
@@ -86,6 +91,12 @@ CASES: list[Case] = [
         "A schedule without its optimizer",
         "`optimizers` has a schedule without its optimizer, so that it would change no learning rate. Give both, or leave the schedule to `lr_scheduler_type`.",
         schedule_alone,
+    ),
+    Case(
+        "decay of a class",
+        "`optimizer_cls_and_kwargs` with a weight decay, in place of which Trainer sets the option's",
+        "`optimizer_cls_and_kwargs` sets `weight_decay` 0.5, which would be ignored: that of `args` is 0.0. Set the option of that name.",
+        decay_of_a_class,
     ),
     Case(
         "schedule of another",

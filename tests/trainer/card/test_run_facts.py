@@ -311,6 +311,26 @@ def test_optimizer_of_the_callers(tmp_path, given):
     assert "learning rate" not in text.split("| Optimisation |")[1].splitlines()[0]
 
 
+def test_the_weight_decay_of_a_given_class_is_that_of_the_options(tmp_path):
+    """Another one was ignored, and recorded as the one that was used. The refusal is in tests/hostile_input."""
+    data = {"train_dataset": make_pairs(), "processing_class": make_tokenizer()}
+    given = torch.optim.AdamW, {"lr": 0.1, "weight_decay": 0.5}
+    args = make_config(tmp_path, max_steps=1, weight_decay=0.5)
+    trainer = ConsistencyTrainer(make_model(), args, optimizer_cls_and_kwargs=given, **data)
+    trainer.train()
+    assert [group["weight_decay"] for group in trainer.optimizer.param_groups] == [
+        0.5,
+        0.0,
+    ]  # none for norms and biases
+    made, args = make_model(), make_config(tmp_path / "groups", max_steps=1)
+    groups = {"params": [{"params": list(made.parameters()), "weight_decay": 0.3}]}
+    trainer = ConsistencyTrainer(
+        made, args, optimizer_cls_and_kwargs=(torch.optim.AdamW, {"weight_decay": 0.5, **groups}), **data
+    )
+    trainer.train()
+    assert trainer.optimizer.param_groups[0]["weight_decay"] == 0.3
+
+
 def test_an_optimizer_of_some_weights(tmp_path, caplog):
     """The card counted all weights among the trained ones, and nothing was said."""
     for lora in (False, True):

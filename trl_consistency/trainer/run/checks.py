@@ -170,6 +170,7 @@ def check_training_options(
             "`optimizers` has a schedule without its optimizer, so that it would change no learning rate. Give both, or leave the "
             "schedule to `lr_scheduler_type`."
         )
+    _check_decay(trainer)
     if trainer.optimizer is not None and not is_sharded(trainer.accelerator):
         held = held_by(trainer.optimizer)
         trainable = [id(parameter) in held for parameter in trainer.model.parameters() if parameter.requires_grad]
@@ -202,6 +203,24 @@ def check_training_options(
         kind = getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type)
         raise ConsistencyError(f"`lr_scheduler_type` {kind} with `lr_scheduler_kwargs`: {error}") from None
     return checkpoint
+
+
+def _check_decay(trainer: Any) -> None:
+    """Raises [`ConsistencyError`] for a `weight_decay` of `optimizer_cls_and_kwargs`: Trainer gives each group of weights the option's."""
+    if trainer.optimizer is not None or trainer.optimizer_cls_and_kwargs is None:
+        return
+    kind, settings = trainer.optimizer_cls_and_kwargs
+    has_groups = not {"params", "model", "optimizer_dict"}.isdisjoint(settings)
+    if (
+        trainer.optimizer is not None or has_groups or not isinstance(kind, type)
+    ):  # what makes its own groups is a function
+        return
+    decay = settings.get("weight_decay", trainer.args.weight_decay)
+    if decay != trainer.args.weight_decay:
+        raise ConsistencyError(
+            f"`optimizer_cls_and_kwargs` sets `weight_decay` {decay}, which would be ignored: that of `args` is {trainer.args.weight_decay}. "
+            "Set the option of that name."
+        )
 
 
 def check_order(checkpoint: str, args: Any) -> None:
