@@ -178,8 +178,8 @@ def test_warnings(rates, kl, warned):
 )
 def test_what_is_no_lesson_of_this_model_is_not_warned_of(methods, has_targets, has_reference, warned):
     """With good answers in a `completion`, as the warning advises, or with another model as the teacher, both came all the same."""
-    dose = Dose(64, {"consistency": rate(64, 64), "clean_accuracy": rate(0, 64)}, 1e-4)
-    warnings = dose.of_training(methods, has_targets, has_reference).warnings()
+    found = Dose(64, {"consistency": rate(64, 64), "clean_accuracy": rate(0, 64)}, 1e-4)
+    warnings = dose.of_training(found, methods, has_targets, has_reference).warnings()
     assert len(warnings) == len(warned)
     assert all(part in warning for part, warning in zip(warned, warnings, strict=True))
 

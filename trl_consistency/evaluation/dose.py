@@ -85,18 +85,6 @@ class Dose:
     copies_clean_side: bool = True
     is_all: bool = True
 
-    def of_training(self, methods: Sequence[str], has_targets: bool, has_reference: bool) -> "Dose":
-        """
-        Returns the dose of a training with these `methods` of [`ConsistencyTrainer`], or none of them. It may train on given answers
-        (`has_targets`), or have another model as its teacher (`has_reference`): neither is measured here.
-        """
-        taught = {*methods} & TAUGHT if has_targets else set()
-        return replace(
-            self,
-            copies_clean_side=not has_reference and (not taught or not {*methods} <= TAUGHT),
-            is_all=not has_reference and not taught,
-        )
-
     @property
     def is_little(self) -> bool:
         """Whether both sides get the same answers, so that next to nothing is left to train."""
@@ -132,6 +120,16 @@ class Dose:
                     "--keep_vulnerable`), or give good answers in a `completion` column, which `bct` and `kl` train on."
                 )
         return found
+
+
+def of_training(dose: Dose, methods: Sequence[str], has_targets: bool, has_reference: bool) -> Dose:
+    """
+    Returns the dose of a training with these `methods` of [`ConsistencyTrainer`], or none of them. It may train on given answers
+    (`has_targets`), or have another model as its teacher (`has_reference`): neither is measured here.
+    """
+    taught = {*methods} & TAUGHT if has_targets else set()
+    copies_clean_side = not has_reference and (not taught or not {*methods} <= TAUGHT)
+    return replace(dose, copies_clean_side=copies_clean_side, is_all=not has_reference and not taught)
 
 
 def sample_pairs(

@@ -32,7 +32,7 @@ from ..data.trained_pairs import digests_of, read_digests
 from ..errors import ConsistencyError, ends_with_message
 from ..evaluation.answers.generate import AnswerOptions
 from ..evaluation.answers.replies import check_markers
-from ..evaluation.dose import DOSE_PAIRS, Dose, measure_dose, sample_pairs
+from ..evaluation.dose import DOSE_PAIRS, Dose, measure_dose, of_training, sample_pairs
 from ..files import check_file, write_text
 from ..generation.answer_engine import TRANSFORMERS
 from ..json_files import as_mapping
@@ -188,7 +188,7 @@ def main(
         dose = _measure_dose(lint_args.dose_pairs, rows, report, recipe, kwargs, model_args, engine_args)
         has_targets = any(row.get("completion") or row.get("completion_ids") for row in rows)
         has_reference = "ref_model_name_or_path" in recipe_keys
-        dose = dose.of_training(() if is_on_policy else recipe.method, has_targets, has_reference)
+        dose = of_training(dose, () if is_on_policy else recipe.method, has_targets, has_reference)
     irrelevant: tuple[str, ...] = ()
     if recipe_keys and (is_on_policy or not recipe.compares_suffix):
         irrelevant = SUFFIX_FINDINGS

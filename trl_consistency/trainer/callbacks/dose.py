@@ -8,7 +8,7 @@ from transformers import TrainerCallback
 from ...config.device import mixed_precision
 from ...data.pairs import AnyDataset
 from ...errors import ConsistencyError
-from ...evaluation.dose import measure_dose, sample_pairs
+from ...evaluation.dose import measure_dose, of_training, sample_pairs
 from ...generation.options import evaluating
 from ...log import get_logger
 from ...models.sharding import is_sharded
@@ -57,6 +57,6 @@ class DoseCheck(TrainerCallback):
             trainer.log(dose.metrics())
         has_targets = any(row.get("completion_ids") for row in self.pairs)
         has_reference = getattr(trainer, "ref_model", None) is not None
-        dose = dose.of_training(getattr(args, "method", ()), has_targets, has_reference)
+        dose = of_training(dose, getattr(args, "method", ()), has_targets, has_reference)
         for warning in dose.warnings():
             logger.warning(f"`dose_check`: {warning}")
