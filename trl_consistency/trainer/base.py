@@ -334,6 +334,7 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         self._used_optimizer = self.optimizer  # by the last training
         self.checked_rate: tuple[str, float] | None = None
         warn_of_rounding(self)
+        self.warned_methods: set[str] = set()
         warn_of_overrides(self)
         self.finiteness = FinitenessGuard(self)
         self.add_callback(self.finiteness)

@@ -1,6 +1,7 @@
 """What the card says of the run: its steps, optimizers, evaluations and earlier trainings."""
 
 import re
+from types import MethodType
 
 import pytest
 import torch
@@ -28,6 +29,8 @@ def test_an_optimizer_that_the_options_did_not_make(tmp_path):
             self.optimizer = sgd_of(self)
             return self.optimizer
 
+    put_on = make_trainer(tmp_path, make_model(), pairs=make_pairs())
+    put_on.create_optimizer = MethodType(Own.create_optimizer, put_on)
     plain = make_trainer(tmp_path, make_model(), pairs=make_pairs())
     assigned = make_trainer(tmp_path, make_model(), pairs=make_pairs())
     assigned.optimizer = sgd_of(assigned)
@@ -40,6 +43,7 @@ def test_an_optimizer_that_the_options_did_not_make(tmp_path):
         (early, "adamw_torch"),
         (assigned, "an optimizer that was given to the trainer in place of the options'"),
         (own, "an optimizer that `Own.create_optimizer` made in place of the options'"),
+        (put_on, "an optimizer that `trainer.create_optimizer` made in place of the options'"),
     ):
         for _ in range(2):  # the second time on the weights of the first
             trainer.train()
@@ -146,7 +150,7 @@ def test_methods_of_a_subclass_are_named(tmp_path):
 
     options = {"train_dataset": make_pairs(), "processing_class": make_tokenizer()}
     own = Own(make_model(), make_config(tmp_path), **options)
-    assert own._card_facts()["Own methods"].startswith("`Own.compute_loss`, of a subclass of the trainer")
+    assert own._card_facts()["Own methods"].startswith("`Own.compute_loss`, in place of the trainer's own")
     assert "Own methods" not in make_trainer(tmp_path, make_model(), pairs=make_pairs())._card_facts()
 
 

@@ -316,6 +316,20 @@ class TestSubclasses:
         self.make(kind, tmp_path)
         assert ("`OwnLoss.compute_loss` changes only the training loss" in caplog.text) == is_warned
 
+    @pytest.mark.parametrize("acts", [ConsistencyTrainer.train, ConsistencyTrainer.evaluate])
+    def test_methods_that_were_put_on_the_trainer_are_said(self, tmp_path, caplog, acts):
+        """They were called, and neither a warning nor the card named them."""
+        trainer = self.make(ConsistencyTrainer, tmp_path)
+        own_loss = trainer.compute_loss
+        trainer.compute_loss = lambda *args, **kwargs: 10 * own_loss(*args, **kwargs)
+        own_step = trainer.prediction_step
+        trainer.prediction_step = lambda *args, **kwargs: own_step(*args, **kwargs)
+        for _ in range(2):
+            acts(trainer)
+        assert caplog.text.count("`trainer.compute_loss` changes only the training loss") == 1
+        assert caplog.text.count("The loss that `trainer.prediction_step` returns is not logged") == 1
+        assert trainer._card_facts()["Own methods"].startswith("`trainer.compute_loss`, in place of the trainer's own")
+
     @pytest.mark.long
     @pytest.mark.parametrize("method", ["bct", "act", ["kl", "bct"]])
     def test_a_loss_that_does_not_hand_on_the_number_of_items(self, tmp_path, method):

@@ -41,8 +41,11 @@ from .words import in_words, safe
 
 LIBRARIES = ("trl-consistency", "trl", "transformers", "peft", "torch", "datasets")
 MAX_PERTURBATIONS, MAX_WORDINGS = 10, 40
-# Methods by which a subclass decides what is trained, beside those of the optimizer
-DECIDING_METHODS = ("compute_loss", "training_step", "get_train_dataloader", "get_batch_samples", "_get_train_sampler")
+# Methods by which a script decides what is trained, beside those that make the optimizer and the schedule
+DECIDING_METHODS = (
+    *("compute_loss", "training_step", "get_train_dataloader", "get_batch_samples", "_get_train_sampler"),
+    *("_prepare_inputs", "get_decay_parameter_names", "get_optimizer_cls_and_kwargs"),
+)
 # Suffixes of the evaluation metrics on the card
 EVALUATED = ("_loss", "_divergence", "_response_cross_entropy", "_activation_distance", "_reference_kl")
 
@@ -362,7 +365,7 @@ def _optimisation_facts(trainer: Any, what: str) -> dict[str, str]:
         )
     if own := [f"`{safe(of)}`" for name in DECIDING_METHODS if (of := overridden(trainer, name))]:
         facts["Own methods"] = (
-            f"{in_words(own)}, of a subclass of the trainer: it may have trained otherwise than this table says"
+            f"{in_words(own)}, in place of the trainer's own: it may have trained otherwise than this table says"
         )
     others = describe_other_options(args, _init_kwargs(trainer), trainer.shared_variables)
     return facts | trained_weights(trainer) | describe_precision(trainer) | others

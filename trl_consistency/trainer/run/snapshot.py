@@ -14,6 +14,7 @@ from ...models.adapter_checks import check_adapter_is_there
 from ...models.sharding import is_sharded
 from .checks import check_metrics, check_reference_options
 from .manifest import GENERATION, OPTIMISATION, OPTIONS, describe_template
+from .overrides import warn_of_overrides
 
 
 # Options by which the trainer's constructor built data, batches, objectives, generation and precision, or that it checked
@@ -55,8 +56,12 @@ class Snapshot:
         self._adapter = [] if is_sharded(trainer.accelerator) else _adapter_of(self._model)
 
     def check(self) -> None:
-        """Raises [`ConsistencyError`] for what was assigned after the trainer's constructor had checked and prepared it."""
+        """
+        Raises [`ConsistencyError`] for what was assigned after the trainer's constructor had checked and prepared it. Warns of methods
+        that were.
+        """
         trainer = self.trainer
+        warn_of_overrides(trainer)
         self._check_data()
         if _tokenizer_of(trainer) != self._tokenizer:
             raise ConsistencyError(
