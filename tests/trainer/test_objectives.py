@@ -12,6 +12,7 @@ from tests.helpers.processors import TextProcessor
 from tests.helpers.runs import LORA, trained_weights
 from tests.helpers.spoiled import SpoilWeights
 from trl_consistency import ConsistencyError, ConsistencyTrainer, InvalidPairsError
+from trl_consistency.models.dropout import without_attention_dropout
 from trl_consistency.trainer import consistency_trainer, target_maker
 
 
@@ -123,6 +124,31 @@ def test_anchors_before_the_first_step_cost_nothing(tmp_path, lora):
     trainer.train()
     assert logged(trainer, "loss")[0] == pytest.approx(0, abs=1e-5)
     assert logged(trainer, "anchor_share") == [1.0]
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("kind", ["gpt2", "gpt_neox"])
+def test_no_entry_of_a_compared_attention_map_is_dropped(tmp_path, kind, checkpointing):
+    """Maps were compared after attention dropout, as no distributions: anchors had a loss from the first step."""
+    rate = {"gpt2": "attn_pdrop", "gpt_neox": "attention_dropout"}[kind]
+    model = make(kind, vocab_size=384, **{rate: 0.5})
+    rates = [(module, name) for module in model.modules() for name, value in vars(module).items() if value == 0.5]
+    anchors = make_pairs(8, completion=False)
+    anchors = anchors.remove_columns("perturbed_prompt").add_column("perturbed_prompt", anchors["clean_prompt"])
+    options = {"max_steps": 1, "logging_steps": 1, "gradient_checkpointing": checkpointing}
+    trainer = make_trainer(tmp_path, ["attct"], pairs=anchors, model=model, lora=False, **options)
+    trainer.train()
+    assert logged(trainer, "loss")[0] == pytest.approx(0, abs=1e-6)
+    assert len(rates) == SHAPE["num_hidden_layers"]
+    assert all(getattr(module, name) == 0.5 for module, name in rates)
+
+
+def test_adapters_on_attention_keep_their_dropout_beside_compared_maps():
+    config = LoraConfig(target_modules=["q_proj"], lora_dropout=0.5)
+    model = get_peft_model(make_model(attention="eager"), config)
+    attention = model.get_base_model().model.layers[0].self_attn
+    with without_attention_dropout([attention]):
+        assert attention.q_proj.lora_dropout["default"].p == 0.5
 
 
 def test_reference_includes_the_adapter_that_the_model_came_with(tmp_path):

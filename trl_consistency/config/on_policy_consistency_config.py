@@ -77,7 +77,8 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
         train_on_thinking (`bool`, *optional*, defaults to `True`):
             Whether to train on thoughts, the tokens between `thinking_markers`.
         disable_dropout (`bool`, *optional*, defaults to `True`):
-            Whether to disable dropout in the student. The reference has no dropout.
+            Whether to disable dropout in the student. The reference has no dropout. (The student of [`ConsistencyTrainer`]
+            keeps its dropout, as in supervised fine-tuning.)
 
         > Parameters that control the rollouts
 

@@ -1,7 +1,7 @@
 """Turns dropout and jitter off while a model is trained: in modules, and in rates that a layer passes to a function, such as attention."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,9 +24,26 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
     Within it, every dropout rate of a model is 0, and so is the jitter of the inputs of its experts. Then they are what they were:
     another trainer may have the model next. The config, which is saved with the model, keeps them.
     """
+    with _at_zero(model.modules()):
+        yield
+
+
+@contextmanager
+def without_attention_dropout(attentions: Iterable[nn.Module]) -> Iterator[None]:
+    """
+    Within it, no entry is dropped from the maps of these attention modules: the rest would be no distribution. An adapter on their
+    projections keeps its dropout.
+    """
+    with _at_zero([of for module in attentions for of in (module, *module.children())]):
+        yield
+
+
+@contextmanager
+def _at_zero(modules: Iterable[nn.Module]) -> Iterator[None]:
+    """Sets the dropout rates that these modules have themselves to 0, and puts them back."""
     rates = [
         (module, name, value)
-        for module in model.modules()
+        for module in modules
         for name, value in vars(module).items()
         if (name == "p" and isinstance(module, nn.Dropout)) or (_RATE.search(name) and isinstance(value, float))
     ]

@@ -102,12 +102,12 @@ def capture_states(
     positions: position `positions[n]` of row `rows[n]`, both (N,).
 
     Blocks without an MLP, or without attention, have no entry in these two lists. The backbone runs up to the last block
-    with a wanted state, or completely if `need_last_hidden`. Without gradients, only the chosen positions are kept. With
-    gradients, autograd keeps what it needs. Rows (B, T) may be padded on either side: position ids follow
+    with a wanted state, or completely if `need_last_hidden`. Without gradients, only the chosen positions are kept.
+    With gradients, autograd keeps what it needs. Rows (B, T) may be padded on either side: position ids follow
     `attention_mask`, so a row has the same states alone and in any batch. In training mode, attention rows include the
-    model's attention dropout. `inputs` go to the backbone in place of the mask and its position ids. `read`, as
-    [`last_block_only_at`] takes it, says at which positions the last block that runs is used. The model must not be wrapped;
-    for a wrapped model, call this inside the wrapper's forward.
+    model's attention dropout, which a training with `attct` turns off. `inputs` go to the backbone in place of the mask
+    and its position ids. `read`, as [`last_block_only_at`] takes it, says at which positions the last block that runs
+    is used. The model must not be wrapped; for a wrapped model, call this inside the wrapper's forward.
     """
     options = {"output_router_logits": True} if need_routing else {}
     if has_learned_prompt(model) and not (residual or mlp or attention):

@@ -30,8 +30,9 @@ from ..losses.paired import Objectives, PairedLoss
 from ..losses.row_losses import RowLosses, means_of
 from ..losses.supervised import ObservedModel, flat_inputs, supervised_row_losses
 from ..models.checks import has_routers
+from ..models.dropout import without_attention_dropout
 from ..models.sharding import gathered, is_sharded
-from ..passes.blocks import base_model
+from ..passes.blocks import base_model, find_blocks
 from ..passes.capture import head_of
 from ..passes.flat import FlatBatch, prepare_padding_free
 from ..passes.reference import Reference, StartReference
@@ -362,8 +363,14 @@ class ConsistencyTrainer(PairTrainer, SFTTrainer):
     def _training(self) -> Iterator[None]:
         frozen = [name for name, of in self.model.named_parameters() if name in self._unused and of.requires_grad]
         _set_trainable(self.model, frozen, False)
+        attentions: dict[int, nn.Module] = {}
+        if self.paired_loss is not None and "attct" in self.args.method:
+            # Off for the whole training: under gradient checkpointing, the backward pass runs the blocks again.
+            blocks = find_blocks(self.accelerator.unwrap_model(self.model))
+            attentions = blocks.attentions(self.paired_loss.layers_of["attention"])
         try:
-            yield
+            with without_attention_dropout(attentions.values()):
+                yield
         finally:
             _set_trainable(self.model, frozen, True)
 
