@@ -56,7 +56,7 @@ from .callbacks.evaluation import warn_of_unused_guard
 from .callbacks.finiteness import FinitenessGuard
 from .callbacks.rates import RateWatch
 from .card.facts import describe_data, describe_left_out
-from .card.weights import describe_weights
+from .card.weights import describe_weights, trainable_in
 from .evaluated_sets import EvaluatedSets
 from .evaluation import EvaluationMixin
 from .run.base_model import find_changed_config, is_another_base
@@ -150,6 +150,10 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
     _epoch = 0  # the number of the epoch in training, from 0; a callback may end an epoch early
     _has_cut_epochs = False  # whether a callback ended one of this run early
     _mixture: AnchorMixture | None = None  # of streamed pairs with anchors
+    # Ids of parameters: trainable when the last training began, in its optimizer, and in a step of it so far
+    _trainable: set[int]
+    _held: set[int]
+    _trained: set[int]
 
     # Implemented by each trainer
 
@@ -329,7 +333,8 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         self.base_digest = weights_digest(model_id) if has_base else None
         check_trainable(self.model, self.accelerator)
         self.base_is_another = is_another_base(model, self.model)
-        self.trained_weights = describe_weights(self)
+        trainable = trainable_in(self.model)
+        self.trained_weights = describe_weights(self, trainable, trainable)
         self.has_own_optimizer = self.optimizer is not None or self.optimizer_cls_and_kwargs is not None
         self._used_optimizer = self.optimizer  # by the last training
         self.checked_rate: tuple[str, float] | None = None
@@ -417,8 +422,9 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         checkpoint = self._check_training(resume_from_checkpoint, resume_changed)
         self._take_out_other_precision()
         with command_lock(self.args.output_dir, self.accelerator), self._training():
-            given = held_by(self.optimizer) if self._is_given_optimizer else None
-            self.trained_weights = describe_weights(self, given)
+            self._trainable, self._trained = trainable_in(self.model), set()
+            self._held = held_by(self.optimizer) if self._is_given_optimizer else self._trainable
+            self.trained_weights = describe_weights(self, self._trainable, self._trainable & self._held)
             self._meter = LossMeter()
             self._metrics["train"].clear()  # of a training that was broken off
             self._saved_in = frozenset()
@@ -518,9 +524,19 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         check_adapter_is_on(self.model)
         check_trainable(self.model, self.accelerator)
         self.snapshot.check_in_training()
+        self._note_trained()
         loss = super().training_step(*args, **kwargs)
         self.finiteness.record_loss(loss)
         return loss
+
+    def _note_trained(self) -> None:
+        """Notes which weights have been in a step of this training: a callback may freeze some, or thaw others."""
+        if is_sharded(self.accelerator):
+            return  # The model has other tensors than when the training began.
+        trained = self._trained | (trainable_in(self.model) & self._held)
+        if trained != self._trained:
+            self._trained = trained
+            self.trained_weights = describe_weights(self, self._trainable, trained)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         """Runs between a step's backward pass and its update. The norm is over all processes."""

@@ -351,10 +351,42 @@ def test_an_optimizer_of_some_weights(tmp_path, caplog):
         caplog.clear()
         trainer.train()
         assert f"`optimizers`: the optimizer holds 2 of {len(trainable)} trainable tensors" in caplog.text
-        said = (
-            f"{total - trained:,} of its {total:,} weights in no optimizer" if lora else f"| {trained:,} of {total:,}"
-        )
+        said = f"{total - trained:,} of its {total:,} weights not trained" if lora else f"| {trained:,} of {total:,}"
         assert said in card(trainer)[0]
+
+
+@pytest.mark.parametrize("lora", [False, True])
+def test_weights_that_a_callback_freezes_or_thaws(tmp_path, lora):
+    """The card counted weights as trained that a callback froze before the first step."""
+
+    class Freeze(TrainerCallback):
+        def __init__(self, frozen, frozen_later, thawed):
+            self.frozen, self.frozen_later, self.thawed = frozen, frozen_later, thawed
+
+        def on_train_begin(self, *args, **kwargs):
+            self.frozen.requires_grad_(False)
+
+        def on_step_begin(self, args, state, control, **kwargs):
+            if state.global_step == 1:
+                self.frozen_later.requires_grad_(False)
+                self.thawed.requires_grad_(True)
+
+    model = make_model()
+    if lora:
+        model = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "k_proj"]))
+    trainable = [weight for weight in model.parameters() if weight.requires_grad]
+    frozen, frozen_later = trainable[:2]
+    thawed = trainable.pop() if not lora else next(of for of in model.parameters() if not of.requires_grad)
+    thawed.requires_grad_(False)
+    trainer = make_trainer(tmp_path, model, pairs=make_pairs(), lora=False, max_steps=3)
+    trainer.add_callback(Freeze(frozen, frozen_later, thawed))
+    trainer.train()
+    total = sum(weight.numel() for weight in trainable)
+    trained = total - frozen.numel()
+    said = (
+        f"{frozen.numel():,} of its {total:,} weights not trained" if lora else f"| Trained weights | {trained:,} of "
+    )
+    assert said in card(trainer)[0]
 
 
 def test_a_callers_callback_that_stopped(tmp_path):

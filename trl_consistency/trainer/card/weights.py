@@ -11,27 +11,29 @@ from .words import in_words, safe
 MERGED = "since merged into the whole weights of this model"
 
 
-def describe_weights(trainer: Any, held: set[int] | None = None) -> dict[str, str]:
+def trainable_in(model: Any) -> set[int]:
+    """Returns the ids of a model's trainable parameters."""
+    return {id(of) for of in model.parameters() if of.requires_grad}
+
+
+def describe_weights(trainer: Any, trainable: set[int], trained: set[int]) -> dict[str, str]:
     """
-    Returns the fact about what a trainer trains: the adapter, or the number of the model's own weights. `held` are the ids of the
-    parameters in a caller's optimizer.
+    Returns the fact about what a trainer trains: the adapter, or the number of the model's own weights. `trainable` and `trained` are
+    ids of parameters: of those that were so when the training began, and of those in a step.
     """
     model = trainer.model
-    sizes = [
-        (shape_of(of).numel(), of.requires_grad, of.requires_grad and (held is None or id(of) in held))
-        for of in model.parameters()
-    ]
-    trained = sum(size for size, _, is_trained in sizes if is_trained)
+    sizes = {id(of): shape_of(of).numel() for of in model.parameters()}
+    number = sum(size for of, size in sizes.items() if of in trained)
     if is_peft_model(model):
         config = model.peft_config[model.active_adapters[0]]
         bits = next((bits for bits in (4, 8) if getattr(model, f"is_loaded_in_{bits}bit", False)), None)
         quantised = f", on weights in {bits} bits" if bits else ""
         other = ", **on other weights than those of the base model above**" if trainer.base_is_another else ""
-        whole = sum(size for size, is_trainable, _ in sizes if is_trainable)
-        left = f", {whole - trained:,} of its {whole:,} weights in no optimizer" if whole > trained else ""
+        whole = sum(size for of, size in sizes.items() if of in trainable | trained)
+        left = f", {whole - number:,} of its {whole:,} weights not trained" if whole > number else ""
         adapter = _describe_adapter(model, config, getattr(trainer.args, "disable_dropout", False))
         return {"Adapter": f"{adapter}{quantised}{left}{other}"}
-    return {"Trained weights": f"{trained:,} of {sum(size for size, *_ in sizes):,}, no adapter"}
+    return {"Trained weights": f"{number:,} of {sum(sizes.values()):,}, no adapter"}
 
 
 def trained_weights(trainer: Any) -> dict[str, str]:
