@@ -7,6 +7,7 @@ import pytest
 import torch
 from huggingface_hub import constants
 from peft import LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
+from peft.helpers import rescale_adapter_scale
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -16,7 +17,7 @@ from trl_consistency.data import digests
 from trl_consistency.data.digests import file_digest
 from trl_consistency.generation import model_identity
 from trl_consistency.generation.answer_cache import LIBRARIES, TargetCache
-from trl_consistency.generation.model_identity import answer_cache, identity_digest
+from trl_consistency.generation.model_identity import answer_cache, identity_digest, quick_identity
 
 
 @pytest.fixture
@@ -223,3 +224,12 @@ def test_earlier_answers_of_a_learned_prompt_are_not_used(folder, tmp_path):
     model = get_peft_model(make_model(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
     identity = model_identity.model_identity(model, "adapter", as_loaded=True) | {"base": "as loaded"}
     assert answer_cache(tmp_path / "answers", "adapter", model).directory.name != identity_digest(identity)
+
+
+def test_another_scale_of_an_adapter_is_another_model():
+    """Its answers were those that were kept of the unscaled one."""
+    model = get_peft_model(make_model(), LoraConfig(target_modules=["q_proj"]))
+    before = quick_identity(model)
+    with rescale_adapter_scale(model, 0.5):
+        assert quick_identity(model) != before
+    assert quick_identity(model) == before

@@ -487,6 +487,15 @@ CASES: list[Case] = [
         )
     ),
     Case(
+        "scaled adapter",
+        "A model with an adapter whose scale was changed in memory: the saved one would have another",
+        "The scale of the model's adapter was changed (`set_scale`, `rescale_adapter_scale`): it is 0.5 at …q_proj, and 1 by its config. …",
+        lambda room: own_adapter(
+            room,
+            lambda model: model.get_submodule("base_model.model.model.layers.0.self_attn.q_proj").scale_layer(0.5),
+        ),
+    ),
+    Case(
         "adapter on the head",
         "LoRA on the head, which would not be trained",
         "`peft_config` puts an adapter on the language modelling head, …Remove `lm_head` from `target_modules`.",

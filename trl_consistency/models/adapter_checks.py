@@ -9,6 +9,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
 
 from ..errors import ConsistencyError
+from ..generation.model_identity import changed_scales
 from ..upstream import runs_another
 from .architecture import check_adapter_fits, check_head
 
@@ -82,6 +83,7 @@ def check_own_adapters(model: Any, peft_config: Any = None) -> None:
         check_adapter_config(OF_MODEL, model.active_peft_config)
         _check_kind(OF_MODEL, model.active_peft_config)
         check_adapter_is_there(model)
+        check_scale(model)
         check_head(model, "The model has")
         if list(model.peft_config) != ["default"] and len(model.peft_config) == 1:
             raise ConsistencyError(
@@ -130,6 +132,7 @@ def check_adapter_is_on(model: Any, in_training: bool = True) -> None:
     if fault := _adapter_fault(model):
         what = f"a callback left it {fault} at its end" if in_training else f"it is {fault} first"
         raise ConsistencyError(f"No step would train the model's adapter: {what}.")
+    check_scale(model)
 
 
 def check_adapter_of_reference(model: Any) -> None:
@@ -138,6 +141,18 @@ def check_adapter_of_reference(model: Any) -> None:
         raise ConsistencyError(
             f"The reference is the model as it was before training, with its adapter, and that is {fault} before an evaluation or "
             "`generate_targets()`. `trl-consistency evaluate` measures a model with and without adapters."
+        )
+    check_scale(model)
+
+
+def check_scale(model: Any) -> None:
+    """Raises [`ConsistencyError`] for a `PeftModel` whose adapter acts with another scale than it would after it was saved."""
+    if isinstance(model, PeftModel) and (changed := changed_scales(model)):
+        name, now, of_config = changed[0]
+        raise ConsistencyError(
+            f"The scale of the model's adapter was changed (`set_scale`, `rescale_adapter_scale`): it is {now:.4g} at {name}, and "
+            f"{of_config:.4g} by its config. A saved adapter has the scale of its config. Make the adapter with another `lora_alpha`, or put "
+            "the scale back (`set_scale(adapter, 1)`)."
         )
 
 

@@ -4,7 +4,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from accelerate.utils.deepspeed import HfDeepSpeedConfig
-from peft import LoraConfig, get_peft_model
+from peft import LoHaConfig, LoraConfig, get_peft_model
+from peft.helpers import rescale_adapter_scale
+from peft.tuners.loha import LoHaLayer
+from peft.tuners.lora import LoraLayer
 from torch.utils.data import SequentialSampler
 from transformers import AutoTokenizer, TrainerCallback
 
@@ -252,6 +255,56 @@ def test_callback_that_leaves_the_adapter_off(tmp_path, method, leave, way_out):
     trainer.add_callback(Leaving())
     with pytest.raises(ConsistencyError, match=rf"a callback left it .*`{way_out}\("):
         trainer.train()
+
+
+class TestScale:
+    """Of another scale than its config's, targets were taken that the unscaled adapter had made, and the saved adapter answered otherwise."""
+
+    REASON = (
+        r"scale of the model's adapter was changed \(`set_scale`.*: it is 0\.04 at .*q_proj, and 2 by its config\."
+    )
+
+    @staticmethod
+    def scale(model, by):
+        for layer in model.modules():
+            if isinstance(layer, LoraLayer | LoHaLayer):
+                layer.set_scale("default", by)
+
+    @pytest.mark.parametrize("kind", [LoraConfig, LoHaConfig])
+    def test_before_the_trainer_is_made(self, tmp_path, kind):
+        alpha = {"lora_alpha": 8} if kind is LoraConfig else {"alpha": 8}
+        model = get_peft_model(make_model(), kind(r=4, target_modules=["q_proj"], **alpha))
+        self.scale(model, 0.02)
+        with pytest.raises(ConsistencyError, match=self.REASON):
+            paired.make_trainer(tmp_path, model=model)
+
+    @pytest.mark.parametrize("acts", ["train", "generate_targets"])
+    def test_since_the_trainer_was_made(self, tmp_path, acts):
+        model = get_peft_model(make_model(), LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj"]))
+        trainer = paired.make_trainer(tmp_path, make_pairs(4, completion=False), model=model, max_steps=1)
+        with rescale_adapter_scale(trainer.model, 0.02), pytest.raises(ConsistencyError, match=self.REASON):
+            getattr(trainer, acts)()
+        trainer.train()
+
+    def test_by_a_callback(self, tmp_path):
+        scale = self.scale
+
+        class Scaling(TrainerCallback):
+            def on_step_end(self, *args, model, **kwargs):
+                scale(model, 0.02)
+
+        trainer = paired.make_trainer(tmp_path, lora=True, target_modules=["q_proj"], max_steps=2)
+        trainer.add_callback(Scaling())
+        with pytest.raises(ConsistencyError, match="scale of the model's adapter was changed"):
+            trainer.train()
+
+    @pytest.mark.parametrize(
+        "config",
+        [{"use_rslora": True}, {"rank_pattern": {"k_proj": 2}, "alpha_pattern": {"q_proj": 3}}, {"use_dora": True}],
+    )
+    def test_scales_of_the_config(self, tmp_path, config):
+        config = LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj", "k_proj"], **config)
+        paired.make_trainer(tmp_path, model=get_peft_model(make_model(), config), max_steps=1).train()
 
 
 @pytest.mark.parametrize("lora", [False, True])
