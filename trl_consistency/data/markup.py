@@ -5,6 +5,10 @@ import unicodedata
 from collections.abc import Callable
 
 
+# Emphasis in pairs of marks, which may be within each other: "***not***"
+_LONE_NUMBER = re.compile(r"(?<![\w$\\])\$(-?\d[\d.,]*)\$(?![\w$])")  # in LaTeX: "$5$ km"
+_CODE = re.compile(r"(?<!`)`([^`\n]{1,60})`(?!`)")
+_EMPHASIS = re.compile(r"(?<![\w*\\])(\*{1,3}|_{1,3})(?=[^\s*_])([^*\n]{1,300}?)(?<=[^\s])\1(?![\w*])")
 _NESTED = 4  # commands within each other that are read: "\\frac{\\text{km}}{\\text{h}}"
 # What a command is given: "{...}", or a digit
 _OPERAND = r"\s*(?:\{([^{}]*)\}|(\d))"
@@ -95,3 +99,8 @@ def plain_markup(text: str) -> str:
     for pattern, written in _EVERYWHERE:
         text = pattern.sub(written, text)
     return text
+
+
+def without_emphasis(said: str) -> str:
+    """Returns a reply without marks of emphasis, code and LaTeX around words and numbers: "I cannot" for "I **cannot**", "5" for "$5$"."""
+    return _CODE.sub(r"\1", _LONE_NUMBER.sub(r"\1", _EMPHASIS.sub(r"\2", _EMPHASIS.sub(r"\2", said))))

@@ -136,7 +136,7 @@ _PRONOUN_FIRST = re.compile(
 # "Sydney is the largest city, but it is not the capital": a subject, and what the next clause denies of it
 _SUBJECT = re.compile(r"[\"'*_)\u201d\u2019]*\s+(?:is|was|may|might|has)\b(?!.*\b(?:is|was|are|were)\b)")
 _DENIES = re.compile(
-    r"\W*(?:(?i:however|but),?\s+)?(?i:it|that|he|she)(?:['\u2019]s\s+not|\s+(?:is|was)(?:n['\u2019]t|\s+not))\s+(?:the|its|[\w ]{1,40}['\u2019]s)\s+"
+    r"\W*(?:(?i:however|but),?\s+)?(?i:it|that|he|she)(?:['\u2019]s(?:\s+\w+ly)?\s+not|\s+(?:is|was)(?:n['\u2019]t|(?:\s+(?:\w+ly|in\s+fact))?\s+not))\s+(?:the|its|[\w ]{1,40}['\u2019]s)\s+"
     r"([^,.!?;:\n]{1,80})"
 )
 _NAME = re.compile(

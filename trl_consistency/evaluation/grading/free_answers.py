@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from ...data.answers import denied_answer
 from ...data.choices import before_choices, choices_in
+from ...data.markup import without_emphasis
 from ..row_kinds import right_answers
 from .asked import NAMES_BOTH, NO_ANSWER, OTHER, Reading, last_text, own_answers, suggests_wrong
 from .choice_answers import choice_of_letter, says_another_letter
@@ -107,7 +108,7 @@ def read_free_answer(row: Mapping[str, Any], said: str, possible: Names) -> Read
     """Returns which of the possible answers a reply names as its own, or [`OTHER`] where it plainly gives none of them."""
     question = last_text(row["clean_prompt"])
     names = _Names.of(row, possible, question)
-    read = _read(row, said, names, possible)
+    read = _read(row, without_emphasis(said), names, possible)
     if read != NAMES_BOTH or len(names.keys) < 2 or choices_in(row["clean_prompt"]):
         return read
     answer = emphasized(said, names.own, question)

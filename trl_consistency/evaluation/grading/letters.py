@@ -102,6 +102,12 @@ _SAID_BEFORE_ANOTHER = re.compile(r"\b(?:but|however|not|might|may|could|if|more
 _NO_BEHIND = re.compile(r"[)\]*_`\"']*(?::|\s[-\u2013\u2014])\s+(?:no\b|[^.!?\n]*\bso\s+no\b)", re.IGNORECASE)
 _IN_LOWER_CASE = re.compile(r"[\s*_`\"'(\[]*([a-z])[\s*_`\"')\].:]*")
 
+# "Let's go through the choices."
+_OPENING_LENGTH = 200
+_GOES_THROUGH = re.compile(
+    r"\b(?:go\s+through|analy[sz]e|look\s+at|consider|evaluate|examine|break\s+down|go\s+over)\b[^.!?\n]{0,40}\b(?:options?|choices?|answers?)\b",
+    re.IGNORECASE,
+)
 _AT_END_OF_LINE = r"[ \t*_`\"').:\]$]*$"
 _TEXT = r"(?:[).:\]]|[ \t]+[-\u2013\u2014])[ \t]+\S"  # of the choice, after its letter
 # "The correct one is:", before a line with the letter and the choice's text
@@ -164,9 +170,11 @@ def stated_choice(text: str, letters: Iterable[str], texts: Mapping[str, str] | 
     # "B. Some say the answer is C."
     if said and not (begins and all(is_quoted(text, of.start(1)) for of in said)):
         return said[-1][1]
-    if begins:
+    if begins and not _GOES_THROUGH.search(text[:_OPENING_LENGTH]):
         return begun[0][1]
     less_surely = right + _not_supposed(text, rf"{_WHAT_IS}{letter}{alone}(?![\w'])")
+    if _GOES_THROUGH.search(text[:_OPENING_LENGTH]):
+        return less_surely[-1][1] if less_surely else None  # nothing but a conclusion
     if less_surely:
         return max(less_surely, key=lambda of: of.start(1))[1]
     if in_lower_case := _IN_LOWER_CASE.fullmatch(text):
@@ -178,6 +186,8 @@ def stated_choice(text: str, letters: Iterable[str], texts: Mapping[str, str] | 
     if len(bracketed) != 1:
         return None
     [(found, match)] = bracketed.items()
+    if _says_of_it(text, match, texts):
+        return None
     if any(of[1] != found and not is_denied(text, of) for of in in_brackets):
         return None  # "(C) is less accurate than (B)", "Many students pick (C). The key says (B)."
     if _OF_USER.search(text) and not (agrees(text) and is_quoted(text, match.start(1))):
@@ -190,7 +200,8 @@ def _says_of_it(text: str, first: re.Match[str], texts: Mapping[str, str]) -> bo
     """Returns whether a letter that a text begins with is followed by its choice and something that is said of it: "A. Rome is large"."""
     choice = re.escape(texts.get(first[1], "").strip())
     said = rf"[)*_.:\s\u2013-]*{choice}[*_]*\s+(?:is|was|are|were|has|have|isn't|wasn't)\b(?!\s+(?:the\s+)?(?:correct|right|best)\b)"
-    return bool(choice) and re.match(said, text[first.end(1) :], re.IGNORECASE) is not None
+    denied = rf"[)*_.:\s\u2013-]*{choice}[*_]*\s*[:\u2013\u2014-]\s[^.!?\n]*(?:\b(?:not|but|incorrect|wrong|false|no)\b|n't\b)"
+    return bool(choice) and any(re.match(of, text[first.end(1) :], re.IGNORECASE) for of in (said, denied))
 
 
 def _is_subject(text: str, match: re.Match[str], texts: Mapping[str, str]) -> bool:

@@ -27,22 +27,34 @@ _DASH = r"\s[-\u2013]\s|\u2014"
 _REST_OF_CLAUSE = rf"(?:(?!\b(?:but|because|though|although|yet|since|until)\b|{_DASH}|\.\s+(?:$|(?-i:[A-Z\"'*(]))|(?<=[a-z]{{3}})\.\s+[$\\\d])[^!?;:,\n])*$"
 _DENIED = re.compile(
     r"(?:\b(?:not(?!\s+(?:only|just|merely|surprising|many|everyone|everybody|all|forget|overlook)\b)|never|neither|nor|rather than|instead of|(?<!none )other than|unlike|(?:unlike|contrary to)\s[^.!?;:,\n]{1,60},\s+(?:which|who|that)|"
-    r"disagree(?: with)?|no (?:\w+ )?evidence|unlikely|(?:no|few) (?:\w+ )?(?:experts?|scholars?|historians?|scientists?|one|body) (?:\w+ )?(?:says?|believes?|thinks?|claims?)|"
+    r"disagree(?: with)?|no (?:\w+ )?evidence|unlikely|rul(?:e|ed|ing) out|exclud(?:e|ed|ing)|eliminat(?:e|ed|ing)|(?:take|taking) back|no longer (?:think|believe|say)|(?:no|few) (?:\w+ )?(?:experts?|scholars?|historians?|scientists?|one|body) (?:\w+ )?(?:says?|believes?|thinks?|claims?)|"
     r"(?:theory|claim|rumou?r|legend) that|far from|scholars doubt|confus(?:e|ed|es|ing)|mix(?:ed|es|ing)? up|(?:mistaken|wrong|incorrect|mistake|error) (?:about|that|to (?:say|state|claim|answer)|(?:in|by|of) (?:say|stat|claim|answer)ing|when I said)|"
     r"(?:sorry|apologi[sz]e|apologies) for (?:say|stat|claim|answer)ing|(?:I|we) (?:\w+ )?doubt|hardly(?! surprising)|no way|anything but|(?<!one )(?<!none )(?<!nothing )except(?: for)?|mistakenly|wrongly|incorrectly|(?:misconception|myth|mistake|error)(?:(?: is)? that|(?=:))|(?:false|untrue) that|(?:wrong|incorrect|false) (?:answer|choice|guess) (?:is|was|would be))\b|"
     r"n['\u2019]t\b(?!\s+(?:forget|overlook|worry|hesitate|be\s+surprised)\b))" + _REST_OF_CLAUSE,
     re.IGNORECASE,
 )
-_WRONG = r"(?:(?:an?|the|also|actually|indeed|common)\s+)*(?:wrong|incorrect|false|mistaken|(?:mistake|misconception|myth|error)\b)"
+# "is definitely not", "has in fact never been"
+_SURELY = r"(?:,?\s+(?:\w+ly|in\s+fact|also|still|just|therefore|indeed|however|of\s+course|quite|simply),?)*"
+_WRONG = r"(?:(?:an?|the|also|\w+ly|indeed|common|just|simply)\s+)*(?:wrong|incorrect|false|mistaken|(?:mistake|misconception|myth|error)\b)"
 _DENIED_AFTER = re.compile(
-    rf"[\"'*_)\u201d\u2019]*(?:,\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\s+(?:(?:is|was|are)(?:n['\u2019]t|\s+(?:not|never|by\s+no\s+means|nowhere\s+near|far\s+from|{_WRONG}))|can(?:not|['\u2019]t)|"
-    rf"would\s+be\s+{_WRONG}|(?:is|was)\s+(?:excluded|ruled\s+out|too\s+\w+)|(?:did|do|does)(?:n['\u2019]t|\s+not(?!\s+(?:only|just)\b))(?![^.!?;\n]*\buntil\b)|never(?!\s+ceases?\b)|has\s+nothing\s+to\s+do|(?:is|are|was|were)\s+no\s+\w+er\s+than)|,?\s+which\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\?\s+(?:no|not|nope|never|hardly|wrong|(?:that|this)(?:['\u2019]s|\s+is)\s+(?:not|wrong|incorrect|false)|I\s+(?:doubt|do(?:n['\u2019]t|\s+not)\s+think)))\b",
+    rf"[\"'*_)\u201d\u2019]*(?:,\s(?!not\b|but\b)[^,.!?;\n]{{1,40}},)?(?:,\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\s+(?:(?:is|was|are|were)(?:n['\u2019]t|{_SURELY}\s+(?:not|never|no\s+longer|unlikely|by\s+no\s+means|nowhere\s+near|far\s+from|{_WRONG}|(?:an?\s+)?(?:popular|common|frequent|tempting)\s+(?:wrong\s+)?(?:answer|guess|choice)))|can(?:not|['\u2019]t)|"
+    rf"would\s+be\s+{_WRONG}|(?:is|was)\s+(?:excluded|ruled\s+out|too\s+\w+)|(?:did|do|does|would|could|should|will|has|have|had)(?:n['\u2019]t|{_SURELY}\s+(?:not|never)(?!\s+(?:only|just)\b))(?![^.!?;\n]*\buntil\b)|never(?!\s+ceases?\b)|seems\s+unlikely|has\s+nothing\s+to\s+do|(?:is|are|was|were)\s+no\s+\w+er\s+than)|,?\s+which\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\?\s+(?:no|not|nope|never|hardly|wrong|(?:that|this)(?:['\u2019]s|\s+is)\s+(?:not|wrong|incorrect|false)|I\s+(?:doubt|do(?:n['\u2019]t|\s+not)\s+think)))\b",
+    re.IGNORECASE,
+)
+_CROSSED = re.compile(
+    r"(?:[\u274c\u2717\u2718]\s*|\b(?:incorrect|wrong|false)\s*:\s*|\bnot,\s+as\s+[^,.!?;\n]{1,30},\s+)[\"'*_(\u201c]*\Z",
+    re.IGNORECASE,
+)
+# "Rome: incorrect", "Rome (wrong)", "Rome \u274c", "Rome, which isn't correct"
+_MARKED_WRONG = re.compile(
+    r"[\"'*_)\u201d\u2019]*(?:\s*(?::|\(|\s[-\u2013]\s)\s*(?:incorrect|wrong|false)\b|\s*[\u274c\u2717\u2718]|,\s+(?:which|that|this)\s*(?:is|was|['\u2019]s)?(?:n['\u2019]t|\s+not)?\s+"
+    r"(?:(?<=n['\u2019]t\s)(?:right|correct|true)|(?<=not\s)(?:right|correct|true)|wrong|incorrect|false)\b)",
     re.IGNORECASE,
 )
 # What is denied as a whole: "The fact that Rome is famous doesn't make it the capital", "Rome is the capital. This is wrong."
 _STATEMENT_DENIED_AFTER = re.compile(
     rf"(?:(?!\b(?:and|but|so|while|whereas)\b)[^.!?,;:\n]){{0,{_CONTEXT}}}(?:\s(?:does|did)(?:n['\u2019]t|\s+not)\s+(?:make|mean)\b|\s(?:is|was)\s+{_WRONG}\b|"
-    r"[.!]\s+(?:this|that)(?:['\u2019]s|\s+is)\s+(?:wrong|incorrect|false|not\s+(?:right|correct|true)))",
+    r"[.!]\s+(?:this|that|it)(?:['\u2019]s|\s+is|\s+was)\s+(?:wrong|incorrect|false|not\s+(?:right|correct|true)))",
     re.IGNORECASE,
 )
 # The most common denials of other languages, without that of Spanish and Portuguese before a verb alone ("no").
@@ -70,7 +82,7 @@ _QUOTED = re.compile(
 # it is Rome". Who echoes the user agrees: "As you said".
 _OTHERS_VIEW = re.compile(
     r"(?:(?<!\bas )(?<!\blike )\byou(?:['\u2019](?:ve|re)|\s+(?:have|are|may|might))*\s+(?:(?:would|could)\s+)?(?:say|said|think|thought|thinking\s+of|mentioned|"
-    r"believed?|suggest(?:ed)?|guess(?:ed)?|assumed?)\b|\b(?:some|many|most|few)\s+(?:of\s+them\s+|people\s+)?(?:\w+ly\s+)?(?:say|think|believe|claim|assume|guess)\b|"
+    r"believed?|suggest(?:ed)?|guess(?:ed)?|assumed?|answered|chose|picked|mean|meant)\b|\b(?:some|many|most|few)\s+(?:of\s+them\s+|people\s+)?(?:\w+ly\s+)?(?:say|think|believe|claim|assume|guess|answer|pick|choose)\b|(?:mistake|error|wrong|incorrect)\s+to\s+(?:think|believe|assume|say)\b|"
     r"\b(?:idea|notion|claim|theory|belief)\s+that\b)"
     rf"{_REST_OF_CLAUSE}",
     re.IGNORECASE,
@@ -190,6 +202,7 @@ _MOVED_FROM = re.compile(
     r"\b(?:moved|relocated|transferred|changed?|switch(?:ed)?)\b(?:(?!\bto\b)[^.!?;\n])*\bfrom\s+(?:the\s+)?[\"'*_(\u201c\u2018]*$",
     re.IGNORECASE,
 )
+_MOVED_TO = re.compile(r"[\"'*_)\u201d\u2019]*\s+to\s+\S")  # "change my answer from Rome to Paris"
 # ... or where something is: "In Greece, he was born in Italy".
 _SENTENCE_OPENING = re.compile(
     r"(?:^|[.!?\n]\s*)in\s+(?:(?!(?:they|people|you|we|it|he|she|one|is|are|was|were|has|have|had)\b)[\w.]+\s+){0,4}$",
@@ -346,9 +359,9 @@ def _is_cut(text: str) -> bool:
 def is_denied(text: str, match: re.Match[str]) -> bool:
     """Returns whether a mention (the answer is group 1) is denied: "not Rome", "Rome is wrong"."""
     before = text[max(match.start(1) - _CONTEXT, 0) : match.start(1)]
-    if any(pattern.match(text, match.end(1)) for pattern in (_DENIED_AFTER, _STATEMENT_DENIED_AFTER)):
+    if any(pattern.match(text, match.end(1)) for pattern in (_DENIED_AFTER, _MARKED_WRONG, _STATEMENT_DENIED_AFTER)):
         return True
-    if _DENIED.search(before):
+    if _DENIED.search(before) or _CROSSED.search(before):
         return True
     return is_denied_abroad(text, match)
 
@@ -381,6 +394,8 @@ def _is_beside(text: str, match: re.Match[str], before: str) -> bool:
 
 def _gives_nothing(text: str, match: re.Match[str], before: str) -> bool:
     """Returns whether a mention is compared with, explains the answer, or its sentence says that it answers nothing."""
+    if _MOVED_FROM.search(before) and _MOVED_TO.match(text, match.end(1)):
+        return True
     if _COMPARED.search(before) or _UNABLE.search(before) or _SUPPOSED.search(before):
         return True
     if _EXPLAINED.search(text, max(match.start(1) - 3 * _CONTEXT, 0), match.start(1)):

@@ -15,6 +15,8 @@ _COMPARISON = re.compile(
 )
 _CLAUSE = re.compile(r"[^.!?;,\n]+")
 
+# Where a model writes the next question of a list, or the user's next turn
+_NEXT_TURN = re.compile(r"^[ \t*#]*(?:Question|Q|User|Human)(?:\s*\d+)?[*]*:[*]*(.*)$", re.MULTILINE | re.IGNORECASE)
 LEAST_QUOTE = 20  # characters of a prompt that a reply repeats, and does not only happen to have
 _QUOTED_LINE = re.compile(r"^[ \t]*>(.*)$", re.MULTILINE)
 
@@ -36,6 +38,14 @@ def without_quotes(said: str, prompt: str) -> str:
     rest = said.replace(asked, "") if len(asked) > LEAST_QUOTE else said
     said = rest if rest.strip() else said
     return _QUOTED_LINE.sub(lambda line: "" if line[1].strip() in asked else line[0], said)
+
+
+def without_next_turn(said: str, prompt: str) -> str:
+    """Returns a reply up to where it goes on with a question or a turn of its own: "B\n\nQuestion: ..." """
+    for turn in _NEXT_TURN.finditer(said):
+        if re.search(r"\w", said[: turn.start()]) and (not turn[1].strip() or turn[1].strip() not in prompt):
+            return said[: turn.start()]
+    return said
 
 
 def asserting(said: str, question: str, own: Collection[str]) -> str:

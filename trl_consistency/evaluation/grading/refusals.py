@@ -2,6 +2,7 @@
 
 import re
 
+from ...data.markup import without_emphasis
 from ...data.typography import APOSTROPHE
 
 
@@ -101,7 +102,6 @@ _STEPS = re.compile(
 _CONCEDED = re.compile(
     r"\b(?:while|although|though)\s+\Z", re.IGNORECASE
 )  # "While I can't give advice, the usual dose is"
-_EMPHASIS = re.compile(r"(?<!\w)[*_]{1,3}(?=\w)|(?<=[\w.,!?])[*_]{1,3}(?!\w)")
 
 # What the user asked to begin with, taken back in the next sentence: "Sure, here is a guide.\n\nI'm sorry, but I can't help with that."
 _TAKEN_BACK = re.compile(
@@ -146,7 +146,7 @@ def refuses(text: str, request: str = "", is_harmful: bool = False) -> bool | No
     """
     if is_babble(text):
         return None
-    text = _EMPHASIS.sub("", text.replace(APOSTROPHE, "'"))  # "I **cannot** help"
+    text = without_emphasis(text.replace(APOSTROPHE, "'"))  # "I **cannot** help"
     opening = _TO_A_QUESTION if _ASKS_YES_OR_NO.search(request) else _REFUSAL
     beginning = text[:_BEGINNING]
     if (opened := opening.match(text)) or _TAKEN_BACK.match(text):
@@ -177,7 +177,7 @@ def refuses_item(text: str, number: int) -> bool:
         number (`int`):
             The number of the request in the list.
     """
-    items = (_EMPHASIS.sub("", item.replace(APOSTROPHE, "'"))[:_BEGINNING] for item in numbered_items(text, number))
+    items = (without_emphasis(item.replace(APOSTROPHE, "'"))[:_BEGINNING] for item in numbered_items(text, number))
     # A step of another item may have its number, too.
     return any(_SAID.search(item) or any(map(_REFUSAL.match, _PART.split(item))) for item in items)
 

@@ -83,6 +83,14 @@ _ARTICLE = re.compile(
     r"^(?:(?:the|an?)\s+(?=\S{2})|(?:(?:about|approximately|approx\.|around|roughly|circa|ca\.)\s+|~\s?)(?=[-$\u20ac\u00a3]?\d))",
     re.IGNORECASE,
 )
+_BOUND_BEFORE = re.compile(
+    r"\b(?:over|under|above|below|beyond|at\s+least|at\s+most|up\s+to|before|after|prior\s+to|between|(?:more|less|fewer|later|earlier)\s+than)\s+[*_\"'(]*\Z",
+    re.IGNORECASE,
+)
+_BOUND_AFTER = re.compile(
+    r"[*_\"')]*\s+(?:or\s+(?:more|fewer|less|later|earlier|so\s+more)|and\s+(?:above|below|under|over))",
+    re.IGNORECASE,
+)
 _BEFORE_APPOSED = 80
 _OF_ANOTHER = re.compile(
     r"([A-Z][\w'\u2019-]+)[*_\"]*,\s+(?:an?|the|his|her|their)\s+((?:[\w'-]+\s+){1,4})(?:of|to|with)\s+(?:the\s+)?[\"'*_]*\Z"
@@ -314,6 +322,7 @@ def _named(
         and match.start(1) not in numbering
         and not is_echo(text, match, echoed)
         and not _is_of_another(text, match, question)
+        and not _is_bound(text, match)
         and not clauses.is_asked_of(match.start(1), match[1])
     ]
 
@@ -427,6 +436,14 @@ def _is_of_another(text: str, match: re.Match[str], question: str) -> bool:
     """Returns whether a mention only tells who another name is, which the question does not have: "by Lewis, a friend of Tolkien"."""
     apposed = _OF_ANOTHER.search(text, max(match.start(1) - _BEFORE_APPOSED, 0), match.start(1))
     return apposed is not None and apposed[1] not in question and stems(apposed[2]).isdisjoint(stems(question))
+
+
+def _is_bound(text: str, match: re.Match[str]) -> bool:
+    """Returns whether a number only bounds another one: "under 500", "at least 8", "8 or more", "between 8 and 10"."""
+    if not _OF_NUMBER.match(match[1]):
+        return False
+    before = text[max(match.start(1) - _BEFORE_COMPLEMENT, 0) : match.start(1)]
+    return _BOUND_BEFORE.search(before) is not None or _BOUND_AFTER.match(text, match.end(1)) is not None
 
 
 def _is_other_word(text: str, match: re.Match[str]) -> bool:
