@@ -10,6 +10,7 @@ from .stated_answers import pattern_of
 
 
 _BOLD = re.compile(r"\*\*([^*\n]{1,60})\*\*|__([^_\n]{1,60})__")
+_LAST_LINE = re.compile(r"^[ \t*_#>]*(?:final\s+)?answer[*_]*\s*:([^\n]+)\s*\Z", re.IGNORECASE | re.MULTILINE)
 _MOST_WORDS = 6  # of a bold answer
 _BEGINS = re.compile(r"(?:\A|[.!?;:\n])[\s\"'*_(\u201c]*\Z")
 _GOES_ON = re.compile(r"[\"'*_)\u201d]*\s+(?!(?:is|was|are|were)\b)\w")
@@ -20,7 +21,7 @@ _NOT = r"(?:not|rather\s+than|instead\s+of)"
 
 def emphasized(text: str, answers: Mapping[str, str], question: str) -> str | None:
     """
-    Returns the only answer that a text has in bold, calls the actual one ("it's actually Rome"), or contrasts with the other one ("Rome, not
+    Returns the only answer that the last line of a text gives ("Answer: Rome"), or that it has in bold, calls the actual one ("it's actually Rome"), or contrasts with the other one ("Rome, not
     Paris"); None if it does so with none, or with both.
 
     Args:
@@ -33,6 +34,11 @@ def emphasized(text: str, answers: Mapping[str, str], question: str) -> str | No
     """
     text = with_digits(as_read(text))
     clauses = Clauses(text, as_read(question))
+    if last_line := _LAST_LINE.search(text):
+        named = {
+            of for name, of in answers.items() if re.search(pattern_of([name], text), last_line[1], re.IGNORECASE)
+        }
+        return named.pop() if len(named) == 1 else None
     patterns = {
         answer: pattern_of([name for name, of in answers.items() if of == answer], text) for answer in answers.values()
     }
