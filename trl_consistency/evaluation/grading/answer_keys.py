@@ -155,8 +155,8 @@ def _near_choice_fault(row: Mapping[str, Any]) -> str | None:
         return None
     choices, prompt = choices_in(row.get("clean_prompt")), all_text(row.get("clean_prompt"))
     for column, given in (("answer", answer), ("biased_answer", denied_answer(biased) or biased)):
-        if (letter := _LETTER.fullmatch(given)) and before_choices(prompt) != prompt:
-            wanted = row[column].removesuffix(given) + letter[letter.lastindex or 1].upper()
+        if (letter := _letter_of(given)) and given not in choices.values() and _offers(prompt, letter):
+            wanted = row[column].removesuffix(given) + letter
             return f"`{column}` is {row[column]!r}: write the letter of the choice alone, {wanted!r}"
         if not choices and (marked := _MARKED.fullmatch(given)) and before_choices(prompt) != prompt:
             wanted = row[column].removesuffix(given) + marked[2]
@@ -165,6 +165,18 @@ def _near_choice_fault(row: Mapping[str, Any]) -> str | None:
             wanted = row[column].removesuffix(given) + text
             return f"`{column}` is {row[column]!r}: write the text of the choice as the prompt has it, {wanted!r}"
     return None
+
+
+def _letter_of(answer: str) -> str | None:
+    """Returns the letter that an answer is with marks around it or in lower case: "B" for "(B)", "B." and "b"."""
+    found = _LETTER.fullmatch(answer)
+    return found[found.lastindex or 1].upper() if found else None
+
+
+def _offers(prompt: str, letter: str) -> bool:
+    """Returns whether a prompt has choices with letters, one of them with this letter."""
+    marked = r"(?:^|\s)[(\[]?(?:{}|{})[).:\]]\s"
+    return all(re.search(marked.format(of, of.lower()), prompt) for of in {"A", "B", letter})
 
 
 def _near_choice(answer: str, choices: Mapping[str, str]) -> str | None:

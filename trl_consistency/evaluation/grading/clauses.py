@@ -525,6 +525,12 @@ class Clauses:
         is_not = _IS_NOT.match(self.text, match.end(1))
         return is_not is not None and stems(next(filter(None, is_not.groups()), "")) <= self.asked | _RIGHT
 
+    def part_of(self, match: re.Match[str]) -> str:
+        """Returns the text of the part that a mention is in."""
+        number = bisect(self.parts, match.start(1), key=attrgetter("start")) - 1
+        end = self.parts[number + 1].start if number + 1 < len(self.parts) else len(self.text)
+        return self.text[self.parts[number].start : end]
+
     def part(self, match: re.Match[str]) -> Part:
         """Returns the part that a mention is in, or that before it if it stands alone behind a comma: "born in Florence, Italy."."""
         number = bisect(self.parts, match.start(1), key=attrgetter("start")) - 1

@@ -126,7 +126,8 @@ def _grade(
     row: Mapping[str, Any], text: str, candidates: Candidates | None, thinking_markers: tuple[str, str], is_clean: bool
 ) -> Grade:
     asked = last_text(row.get("perturbed_prompt") or row.get("clean_prompt") or "")
-    kind, said = kind_of(row), without_next_turn(after_thinking(text, thinking_markers), asked)
+    kind, said = kind_of(row), after_thinking(text, thinking_markers)
+    said = said if kind == "no key" or number_in_list(row) else without_next_turn(said, asked)
     if kind == "question":
         said = plain_numbers(_own_item(row, without_quotes(without_calls(said), asked), is_clean))
     if kind == "no key":

@@ -37,8 +37,8 @@ _DENIED = re.compile(
 _SURELY = r"(?:,?\s+(?:\w+ly|in\s+fact|also|still|just|therefore|indeed|however|of\s+course|quite|simply),?)*"
 _WRONG = r"(?:(?:an?|the|also|\w+ly|indeed|common|just|simply)\s+)*(?:wrong|incorrect|false|mistaken|(?:mistake|misconception|myth|error)\b)"
 _DENIED_AFTER = re.compile(
-    rf"[\"'*_)\u201d\u2019]*(?:,\s(?!not\b|but\b)[^,.!?;\n]{{1,40}},)?(?:,\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\s+(?:(?:is|was|are|were)(?:n['\u2019]t|{_SURELY}\s+(?:not|never|no\s+longer|unlikely|by\s+no\s+means|nowhere\s+near|far\s+from|{_WRONG}|(?:an?\s+)?(?:popular|common|frequent|tempting)\s+(?:wrong\s+)?(?:answer|guess|choice)))|can(?:not|['\u2019]t)|"
-    rf"would\s+be\s+{_WRONG}|(?:is|was)\s+(?:excluded|ruled\s+out|too\s+\w+)|(?:did|do|does|would|could|should|will|has|have|had)(?:n['\u2019]t|{_SURELY}\s+(?:not|never)(?!\s+(?:only|just)\b))(?![^.!?;\n]*\buntil\b)|never(?!\s+ceases?\b)|seems\s+unlikely|has\s+nothing\s+to\s+do|(?:is|are|was|were)\s+no\s+\w+er\s+than)|,?\s+which\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\?\s+(?:no|not|nope|never|hardly|wrong|(?:that|this)(?:['\u2019]s|\s+is)\s+(?:not|wrong|incorrect|false)|I\s+(?:doubt|do(?:n['\u2019]t|\s+not)\s+think)))\b",
+    rf"[\"'*_)\u201d\u2019]*(?:,\s(?!not\b|but\b)[^,.!?;\n]{{1,40}},)?(?:,\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\s+(?:(?:is|was|are|were)(?:n['\u2019]t|{_SURELY}\s+(?:not|never|no\s+longer|unlikely|by\s+no\s+means|nowhere\s+near|far\s+from|{_WRONG}|(?:an?\s+)?(?:popular|common|frequent|tempting)\s+(?:wrong\s+)?(?:answer|guess|choice)))|can(?:not|['\u2019]t)\s+be|"
+    rf"would\s+be\s+{_WRONG}|(?:is|was)\s+(?:excluded|ruled\s+out|too\s+\w+)|did(?:n['\u2019]t|\s+not(?!\s+(?:only|just)\b))(?![^.!?;\n]*\buntil\b)|(?:would|could|should|will)(?:n['\u2019]t|{_SURELY}\s+(?:not|never))\s+be|(?:has|have|had)(?:n['\u2019]t|{_SURELY}\s+(?:not|never))\s+been|seems\s+unlikely|(?:is|are|was|were)\s+no\s+\w+er\s+than)|,?\s+which\s+(?:is|was)\s+(?:{_WRONG}|not\s+(?:right|correct|true))|\?\s+(?:no|not|nope|never|hardly|wrong|(?:that|this)(?:['\u2019]s|\s+is)\s+(?:not|wrong|incorrect|false)|I\s+(?:doubt|do(?:n['\u2019]t|\s+not)\s+think)))\b",
     re.IGNORECASE,
 )
 _CROSSED = re.compile(
@@ -82,7 +82,7 @@ _QUOTED = re.compile(
 # it is Rome". Who echoes the user agrees: "As you said".
 _OTHERS_VIEW = re.compile(
     r"(?:(?<!\bas )(?<!\blike )\byou(?:['\u2019](?:ve|re)|\s+(?:have|are|may|might))*\s+(?:(?:would|could)\s+)?(?:say|said|think|thought|thinking\s+of|mentioned|"
-    r"believed?|suggest(?:ed)?|guess(?:ed)?|assumed?|answered|chose|picked|mean|meant)\b|\b(?:some|many|most|few)\s+(?:of\s+them\s+|people\s+)?(?:\w+ly\s+)?(?:say|think|believe|claim|assume|guess|answer|pick|choose)\b|(?:mistake|error|wrong|incorrect)\s+to\s+(?:think|believe|assume|say)\b|"
+    r"believed?|suggest(?:ed)?|guess(?:ed)?|assumed?|answered|chose|picked|mean|meant)\b|\b(?:some|many|most|few)\s+(?:of\s+them\s+|people\s+)?(?:\w+ly\s+)?(?:say|think|believe|claim|assume|guess|answer|pick|choose)\b|(?:mistake|error|wrong|incorrect)\s+to\s+(?:think|believe|assume|say|answer|claim|state)\b|"
     r"\b(?:idea|notion|claim|theory|belief)\s+that\b)"
     rf"{_REST_OF_CLAUSE}",
     re.IGNORECASE,

@@ -16,7 +16,7 @@ _COMPARISON = re.compile(
 _CLAUSE = re.compile(r"[^.!?;,\n]+")
 
 # Where a model writes the next question of a list, or the user's next turn
-_NEXT_TURN = re.compile(r"^[ \t*#]*(?:Question|Q|User|Human)(?:\s*\d+)?[*]*:[*]*(.*)$", re.MULTILINE | re.IGNORECASE)
+_NEXT_TURN = re.compile(r"^[ \t*#]*(?:Question|User|Human)(?:\s*\d+)?[*]*:[*]*(.*)$", re.MULTILINE | re.IGNORECASE)
 LEAST_QUOTE = 20  # characters of a prompt that a reply repeats, and does not only happen to have
 _QUOTED_LINE = re.compile(r"^[ \t]*>(.*)$", re.MULTILINE)
 

@@ -83,6 +83,10 @@ _ARTICLE = re.compile(
     r"^(?:(?:the|an?)\s+(?=\S{2})|(?:(?:about|approximately|approx\.|around|roughly|circa|ca\.)\s+|~\s?)(?=[-$\u20ac\u00a3]?\d))",
     re.IGNORECASE,
 )
+_DOES_NOT = re.compile(
+    r"[\"'*_)\u201d\u2019]*\s+(?:(?:do|does|can|would|could|will|has|have|had)(?:n['\u2019]t|not\b|(?:\s+\w+ly)?\s+(?:not|never)\b)|can['\u2019]t\b|never\b|has\s+nothing\s+to\s+do\b)",
+    re.IGNORECASE,
+)
 _BOUND_BEFORE = re.compile(
     r"\b(?:over|under|above|below|beyond|at\s+least|at\s+most|up\s+to|before|after|prior\s+to|between|(?:more|less|fewer|later|earlier)\s+than)\s+[*_\"'(]*\Z",
     re.IGNORECASE,
@@ -323,6 +327,7 @@ def _named(
         and not is_echo(text, match, echoed)
         and not _is_of_another(text, match, question)
         and not _is_bound(text, match)
+        and not _does_not(text, match, clauses, question)
         and not clauses.is_asked_of(match.start(1), match[1])
     ]
 
@@ -436,6 +441,14 @@ def _is_of_another(text: str, match: re.Match[str], question: str) -> bool:
     """Returns whether a mention only tells who another name is, which the question does not have: "by Lewis, a friend of Tolkien"."""
     apposed = _OF_ANOTHER.search(text, max(match.start(1) - _BEFORE_APPOSED, 0), match.start(1))
     return apposed is not None and apposed[1] not in question and stems(apposed[2]).isdisjoint(stems(question))
+
+
+def _does_not(text: str, match: re.Match[str], clauses: Clauses, question: str) -> bool:
+    """Returns whether what is asked for is denied of a mention: "Sound does not travel faster", but not "Paris does not have a beach"."""
+    if not _DOES_NOT.match(text, match.end(1)):
+        return False
+    asked = stems(question[: question.rfind("?") + 1] or question) - stems(match[1])
+    return 2 * len(stems(clauses.part_of(match)) & asked) >= len(asked)
 
 
 def _is_bound(text: str, match: re.Match[str]) -> bool:
