@@ -24,6 +24,7 @@ _OPENING_TEXT = (
 )
 _OPENING_WORDS = FUNCTION_WORDS.union(_OPENING_TEXT.split())
 _WORD = re.compile(r"\w+")
+_NEAR = 200  # characters of a part on each side of a mention
 _STEM = 4  # letters that the forms of a word share: "largest" and "larger", "studies" and "study"
 
 # The full stops of "U.S. state" and "H.G. Wells" end no sentence.
@@ -526,10 +527,10 @@ class Clauses:
         return is_not is not None and stems(next(filter(None, is_not.groups()), "")) <= self.asked | _RIGHT
 
     def part_of(self, match: re.Match[str]) -> str:
-        """Returns the text of the part that a mention is in."""
+        """Returns the text of the part that a mention is in, near it: a text without marks is one part."""
         number = bisect(self.parts, match.start(1), key=attrgetter("start")) - 1
         end = self.parts[number + 1].start if number + 1 < len(self.parts) else len(self.text)
-        return self.text[self.parts[number].start : end]
+        return self.text[max(self.parts[number].start, match.start(1) - _NEAR) : min(end, match.end(1) + _NEAR)]
 
     def part(self, match: re.Match[str]) -> Part:
         """Returns the part that a mention is in, or that before it if it stands alone behind a comma: "born in Florence, Italy."."""
