@@ -75,7 +75,7 @@ def row(clean, perturbed, **columns):
 def says(monkeypatch, tokenizer, said):
     """Each prompt is one token, and its answer the same one."""
     monkeypatch.setattr(answering, "generate_ids", lambda model, tokenizer, prompts, *args: prompts)
-    monkeypatch.setattr(answering, "thought_span", lambda *args: (0, 0))
+    monkeypatch.setattr(answering, "thought_spans", lambda *args: [(0, 0)])
     monkeypatch.setattr(dose, "_divergences", lambda model, pairs: [0.5] * len(pairs))
     monkeypatch.setattr(type(tokenizer), "decode", lambda self, ids, **kwargs: said[ids[0]])
 
