@@ -7,19 +7,16 @@ digested whole. Digests of large files are remembered, so this takes time only o
 
 import hashlib
 import json
-import math
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from peft import PeftModel, get_peft_model_state_dict
-from peft.tuners.adalora import AdaLoraLayer
-from peft.tuners.lora import LoraLayer
-from peft.tuners.lycoris_utils import LycorisLayer
 
 from ..data.digests import file_digest
 from ..weight_files import folder_of
+from .adapter_scale import changed_scales, scaled_layers
 from .answer_cache import LIBRARIES, AnswerCache, fingerprint, sums_of_samples
 from .options import uses_learned_prompt
 
@@ -100,26 +97,7 @@ def quick_identity(model: Any, *others: Any) -> str:
         {key: value for key, value in config.items() if key not in (*OF_NO_EFFECT, *OF_ADAPTERS)}
         for config in (base.config.to_dict(), *adapters.values())
     ]
-    return digest_of([configs, sums_of_samples(model), *changed_scales(model), *others])
-
-
-def changed_scales(model: Any) -> list[tuple[str, float, float]]:
-    """
-    Returns the layers whose active adapter has another scale in memory than by its config (`set_scale`): their names, and both scales.
-    """
-    changed, configs = [], getattr(model, "peft_config", {})
-    for name, layer in model.named_modules():
-        if not isinstance(layer, LoraLayer | LycorisLayer) or isinstance(layer, AdaLoraLayer):
-            continue
-        alphas = layer.lora_alpha if isinstance(layer, LoraLayer) else layer.alpha
-        for adapter in layer.active_adapters:
-            if adapter not in layer.scaling:
-                continue
-            root = 0.5 if getattr(configs.get(adapter), "use_rslora", False) else 1
-            now, of_config = float(layer.scaling[adapter]), alphas[adapter] / layer.r[adapter] ** root
-            if not math.isclose(now, of_config, rel_tol=1e-6):
-                changed.append((name, now, of_config))
-    return changed
+    return digest_of([configs, sums_of_samples(model), *changed_scales(scaled_layers(model)), *others])
 
 
 def answer_cache(folder: str | Path, name: str, model: Any, revision: str | None = None) -> AnswerCache:

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from collections.abc import Iterable
 from typing import Any
 
 from peft import PeftConfig, PeftMixedModel, PeftModel, PromptLearningConfig, get_peft_model_state_dict
@@ -9,7 +10,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
 
 from ..errors import ConsistencyError
-from ..generation.model_identity import changed_scales
+from ..generation.adapter_scale import ScaledLayer, changed_scales, scaled_layers
 from ..upstream import runs_another
 from .architecture import check_adapter_fits, check_head
 
@@ -83,7 +84,7 @@ def check_own_adapters(model: Any, peft_config: Any = None) -> None:
         check_adapter_config(OF_MODEL, model.active_peft_config)
         _check_kind(OF_MODEL, model.active_peft_config)
         check_adapter_is_there(model)
-        check_scale(model)
+        check_scales(scaled_layers(model))
         check_head(model, "The model has")
         if list(model.peft_config) != ["default"] and len(model.peft_config) == 1:
             raise ConsistencyError(
@@ -132,7 +133,6 @@ def check_adapter_is_on(model: Any, in_training: bool = True) -> None:
     if fault := _adapter_fault(model):
         what = f"a callback left it {fault} at its end" if in_training else f"it is {fault} first"
         raise ConsistencyError(f"No step would train the model's adapter: {what}.")
-    check_scale(model)
 
 
 def check_adapter_of_reference(model: Any) -> None:
@@ -142,12 +142,12 @@ def check_adapter_of_reference(model: Any) -> None:
             f"The reference is the model as it was before training, with its adapter, and that is {fault} before an evaluation or "
             "`generate_targets()`. `trl-consistency evaluate` measures a model with and without adapters."
         )
-    check_scale(model)
+    check_scales(scaled_layers(model))
 
 
-def check_scale(model: Any) -> None:
-    """Raises [`ConsistencyError`] for a `PeftModel` whose adapter acts with another scale than it would after it was saved."""
-    if isinstance(model, PeftModel) and (changed := changed_scales(model)):
+def check_scales(layers: Iterable[ScaledLayer]) -> None:
+    """Raises [`ConsistencyError`] if the adapter of a layer acts with another scale than it would after it was saved."""
+    if changed := changed_scales(layers):
         name, now, of_config = changed[0]
         raise ConsistencyError(
             f"The scale of the model's adapter was changed (`set_scale`, `rescale_adapter_scale`): it is {now:.4g} at {name}, and "

@@ -30,11 +30,12 @@ from ..data.rendering import ProcessingClass, check_same_tokens, load_processing
 from ..data.repeated_stream import Passes, SamePass
 from ..data.trained_pairs import read_digests
 from ..errors import ConsistencyError
+from ..generation.adapter_scale import ScaledLayer, scaled_layers
 from ..generation.model_identity import weights_digest
 from ..generation.targets import Engine
 from ..log import get_logger
 from ..losses.meter import LossMeter
-from ..models.adapter_checks import check_adapter_is_on, check_own_adapters
+from ..models.adapter_checks import check_adapter_is_on, check_own_adapters, check_scales
 from ..models.adapter_state import adapter_weights, restore_dtype
 from ..models.checks import check_model, config_of, context_of
 from ..models.finite_weights import check_base
@@ -150,10 +151,12 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
     _epoch = 0  # the number of the epoch in training, from 0; a callback may end an epoch early
     _has_cut_epochs = False  # whether a callback ended one of this run early
     _mixture: AnchorMixture | None = None  # of streamed pairs with anchors
-    # Ids of parameters: trainable when the last training began, in its optimizer, and in a step of it so far
+    # Of the last training: ids of the parameters that were trainable when it began, and of those in a step of it so far; the parameters
+    # of its optimizer that were in none yet; the layers with an adapter
     _trainable: set[int]
-    _held: set[int]
     _trained: set[int]
+    _waiting: list[nn.Parameter]
+    _scaled: list[ScaledLayer]
 
     # Implemented by each trainer
 
@@ -423,8 +426,10 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         self._take_out_other_precision()
         with command_lock(self.args.output_dir, self.accelerator), self._training():
             self._trainable, self._trained = trainable_in(self.model), set()
-            self._held = held_by(self.optimizer) if self._is_given_optimizer else self._trainable
-            self.trained_weights = describe_weights(self, self._trainable, self._trainable & self._held)
+            held = held_by(self.optimizer) if self._is_given_optimizer else self._trainable
+            self._waiting = [of for of in self.model.parameters() if id(of) in held]
+            self._scaled = scaled_layers(self.model)
+            self.trained_weights = describe_weights(self, self._trainable, self._trainable & held)
             self._meter = LossMeter()
             self._metrics["train"].clear()  # of a training that was broken off
             self._saved_in = frozenset()
@@ -522,6 +527,7 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         # A callback may have left the model, or the options, otherwise.
         check_adapter_is_on(self.model)
+        check_scales(self._scaled)
         check_trainable(self.model, self.accelerator)
         self.snapshot.check_in_training()
         self._note_trained()
@@ -533,10 +539,10 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         """Notes which weights have been in a step of this training: a callback may freeze some, or thaw others."""
         if is_sharded(self.accelerator):
             return  # The model has other tensors than when the training began.
-        trained = self._trained | (trainable_in(self.model) & self._held)
-        if trained != self._trained:
-            self._trained = trained
-            self.trained_weights = describe_weights(self, self._trainable, trained)
+        if new := {id(of) for of in self._waiting if of.requires_grad}:
+            self._trained |= new
+            self._waiting = [of for of in self._waiting if id(of) not in new]
+            self.trained_weights = describe_weights(self, self._trainable, self._trained)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         """Runs between a step's backward pass and its update. The norm is over all processes."""

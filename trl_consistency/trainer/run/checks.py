@@ -210,10 +210,8 @@ def _check_decay(trainer: Any) -> None:
     if trainer.optimizer is not None or trainer.optimizer_cls_and_kwargs is None:
         return
     kind, settings = trainer.optimizer_cls_and_kwargs
-    has_groups = not {"params", "model", "optimizer_dict"}.isdisjoint(settings)
-    if (
-        trainer.optimizer is not None or has_groups or not isinstance(kind, type)
-    ):  # what makes its own groups is a function
+    makes_groups = not {"params", "model", "optimizer_dict"}.isdisjoint(settings) or not isinstance(kind, type)
+    if makes_groups:
         return
     decay = settings.get("weight_decay", trainer.args.weight_decay)
     if decay != trainer.args.weight_decay:
