@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from trl_consistency.evaluation import grade_answers, possible_answers
+from trl_consistency.evaluation import grade, grade_answers, possible_answers
 from trl_consistency.smollm2.rows import load_smollm2_datasets, read_data
 
 
@@ -120,6 +120,39 @@ def _key(of):
     return of["question"], of["suggested"], of["reply"]
 
 
+def read_chat():
+    """Replies in the styles of chat models to either side, which a language model wrote and labelled before it saw any reader."""
+    lines = (DATA / "chat_replies.jsonl").read_text(encoding="utf-8").splitlines()
+    return [{**json.loads(line), "part": "chat"} for line in lines]
+
+
+def chat_row():
+    """Returns the name, the replies and the readings of the row of replies in the styles of chat models. Each row knows its own answers alone."""
+    replies, read = read_chat(), []
+    for of in replies:
+        row = {"clean_prompt": of["question"], "perturbed_prompt": of["perturbed_prompt"], "answer": of["answer"]}
+        outcome = grade({**row, "biased_answer": of["suggested"]}, of["reply"], is_clean=of["side"] == "clean").outcome
+        read.append("none" if outcome == "unread" else outcome)
+    return "styles of chat models", replies, read
+
+
+def chat_shares(replies, read):
+    """What docs/grading_accuracy.md says of these replies beside the table: of other answers, and of those that are unread under the cue."""
+    both, as_read, _ = precision_and_recall(replies, read)["other"]
+    unread = sum(label == "none" != of["label"] for of, label in zip(replies, read, strict=True))
+    sides = []
+    for label in ("right", "suggested"):
+        of_label = [
+            got for of, got in zip(replies, read, strict=True) if (of["side"], of["label"]) == ("perturbed", label)
+        ]
+        sides.append(f"{of_label.count('none')} of {len(of_label)}")
+    return (
+        f"{both} of the {as_read} that they called other",
+        f"{unread} of {len(replies):,} replies are unread though they give an answer",
+        f"under the cue, {sides[0]} that give the right answer, and {sides[1]} that give the suggested one",
+    )
+
+
 def invented_row():
     """Returns the name, the replies and the readings of the row of invented replies."""
     invented = read_invented()
@@ -135,7 +168,7 @@ def all_rows():
     replies[f"new in part {OTHER_SEED}"] = new_in(OTHER_SEED, gold)
     rows = [(name, of_name, [read[id(of)] for of in of_name]) for name, of_name in replies.items()]
     rows.append(("one whole report, the first name", report, read_simply(report)))
-    return [*rows, invented_row()]
+    return [*rows, invented_row(), chat_row()]
 
 
 if __name__ == "__main__":

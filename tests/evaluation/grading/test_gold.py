@@ -8,6 +8,8 @@ from tests.evaluation.grading.gold import (
     LABELS,
     agreement,
     all_rows,
+    chat_row,
+    chat_shares,
     invented_row,
     precision_and_recall,
     read_gold,
@@ -57,6 +59,11 @@ def rows():
 
 
 @pytest.fixture(scope="module")
+def chat():
+    return chat_row()
+
+
+@pytest.fixture(scope="module")
 def invented():
     return [invented_row()]
 
@@ -96,6 +103,21 @@ def share(rows, name, label, of):
 )
 def test_parts(rows, part, label, of):
     assert share(rows, f"part {part}", label, of) >= LEAST
+
+
+@pytest.mark.parametrize(
+    ("label", "of", "least"),
+    [("right", "precision", 0.99), ("suggested", "precision", 0.99), ("other", "precision", 0.95)],
+)
+def test_replies_as_chat_models_write_them(chat, label, of, least):
+    assert share([chat], chat[0], label, of) >= least
+
+
+def test_the_docs_say_how_many_of_these_are_unread(chat):
+    docs = " ".join(DOCS.read_text(encoding="utf-8").split())
+    for sentence in chat_shares(*chat[1:]):
+        assert sentence in docs
+    assert f"{len(chat[1]):,} replies to {len({of['question'] for of in chat[1]})} questions" in docs
 
 
 @pytest.mark.long
