@@ -5,9 +5,9 @@ import unicodedata
 from collections.abc import Callable
 
 
-# Emphasis in pairs of marks, which may be within each other: "***not***"
 _LONE_NUMBER = re.compile(r"(?<![\w$\\])\$(-?\d[\d.,]*)\$(?![\w$])")  # in LaTeX: "$5$ km"
 _CODE = re.compile(r"(?<!`)`([^`\n]{1,60})`(?!`)")
+# Emphasis in pairs of marks, which may be within each other: "***not***"
 _EMPHASIS = re.compile(r"(?<![\w*\\])(\*{1,3}|_{1,3})(?=[^\s*_])([^*\n]{1,300}?)(?<=[^\s])\1(?![\w*])")
 _NESTED = 4  # commands within each other that are read: "\\frac{\\text{km}}{\\text{h}}"
 # What a command is given: "{...}", or a digit

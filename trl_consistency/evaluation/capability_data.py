@@ -23,18 +23,8 @@ CHOICE_COLUMNS = {"a", "b", "choice", "choice_a", "endings", "option_a", "option
 # Columns that belong to what is asked, in lower case. Without them, a question would be another one, or have no answer.
 UNREAD_COLUMNS = {
     *("article", "background", "context", "ctx", "document", "paragraph", "passage", "premise", "story", "support"),
-    *(
-        "audio",
-        "image",
-        "images",
-        "input",
-        "instruction",
-        "instructions",
-        "system",
-        "system_prompt",
-        "table",
-        "text_pair",
-    ),
+    *("audio", "image", "images", "table", "input", "text_pair"),
+    *("instruction", "instructions", "system", "system_prompt"),
 }
 # As lm-evaluation-harness asks the questions of ARC and of GSM8K
 QUESTION = "Question: {}\nAnswer:"

@@ -83,7 +83,7 @@ def test_other_forms_of_a_key(asked, reply, expected):
 )
 def test_what_may_be_the_key_is_no_other_answer(asked, reply):
     """These were read as another answer, though most give the right or the suggested one."""
-    assert outcome(*asked, reply) in ("unread", "right")
+    assert outcome(*asked, reply) == "unread"
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_what_a_reply_that_names_both_puts_first(asked, reply, expected):
 )
 def test_a_name_beside_another_one_is_not_given(asked, reply):
     """The first two gave the name in the aside, and the last one the suggested answer."""
-    assert outcome(*asked, reply) in ("unread", "other")
+    assert outcome(*asked, reply) == "unread"
 
 
 CHOICES = "Which city is the capital of Australia?\n\n(A) Sydney\n(B) Canberra\n(C) Perth", "B", "A"
@@ -237,7 +237,7 @@ LEGS = "How many legs does a spider have?", "8", "6"
 )
 def test_what_is_denied_or_only_bounded_is_not_given(asked, reply):
     """Each gave the answer that it denies."""
-    assert outcome(*asked, reply) in ("unread", "other")
+    assert outcome(*asked, reply) == "unread"
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_an_answer_that_is_given_up_after_a_doubt(reply, expected):
     ],
 )
 def test_emphasis_on_what_is_not_asked_for(asked, reply):
-    assert outcome(*asked, reply) in ("unread", "right")
+    assert outcome(*asked, reply) == "unread"
 
 
 @pytest.mark.parametrize("mark", ["Question 1: {}\nQuestion 2: {}\nQuestion 3: {}", "Q1: {}\nQ2: {}\nQ3: {}"])

@@ -74,25 +74,27 @@ class Rates(TrainerCallback):
             self.change(optimizer)
 
 
+RATES = [
+    ("", "lr", 0.3, False),
+    ("early", "lr", 0.3, True),  # by a script, after `create_optimizer`
+    ("early", "weight_decay", 0.3, True),
+    ("early", "betas", (0.5, 0.9), True),
+    ("early", "name", "mine", False),
+    ("train", "lr", 0.3, True),
+    ("step", "lr", 0.0, True),
+    ("step", "weight_decay", 0.3, True),
+]
+
+
 @pytest.mark.parametrize(
-    ("event", "key", "value", "is_told"),
+    ("schedule", "event", "key", "value", "is_told"),
     [
-        ("", "lr", 0.3, False),
-        ("early", "lr", 0.3, True),  # by a script, after `create_optimizer`
-        ("early", "weight_decay", 0.3, True),
-        ("early", "betas", (0.5, 0.9), True),
-        ("early", "name", "mine", False),
-        ("train", "lr", 0.3, True),
-        ("step", "lr", 0.0, True),
-        ("step", "weight_decay", 0.3, True),
-        ("schedule", "lr", 0.3, True),
+        *((schedule, *of) for schedule in ("linear", "reduce_lr_on_plateau") for of in RATES),
+        ("linear", "schedule", "lr", 0.3, True),  # the other one has no base rates
     ],
 )
-@pytest.mark.parametrize("schedule", ["linear", "reduce_lr_on_plateau"])
-def test_rates_that_a_script_or_a_callback_changes(tmp_path, event, key, value, is_told, schedule):
+def test_rates_that_a_script_or_a_callback_changes(tmp_path, schedule, event, key, value, is_told):
     """The card stated the options' learning rate, and the log another one."""
-    if event == "schedule" and schedule != "linear":
-        pytest.skip("it has no such rates")
     on_plateau = {"eval_strategy": "steps", "eval_steps": 1, "lr_scheduler_kwargs": {"factor": 0.5, "patience": 0}}
     options = {"lr_scheduler_type": schedule, "max_steps": 3, **(on_plateau if schedule != "linear" else {})}
     data = {"train_dataset": make_pairs(), "eval_dataset": make_pairs(2), "processing_class": make_tokenizer()}

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from ...data.answers import KEYS, REQUESTS, Spellings, contradictions, denied_answer, key_column_faults
-from ...data.choices import all_text, before_choices, choices_in
+from ...data.choices import before_choices, choices_in
 from ...data.pairs import PROMPT_COLUMNS, check_prompt_columns, column_faults, report_faults, row_checker
+from ...data.text import all_text
 from ...data.typography import spelling_key
 from ...errors import ConsistencyError, InvalidPairsError
 from ..answers.replies import is_letter

@@ -2,7 +2,7 @@
 
 import re
 from bisect import bisect, bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise, takewhile
 from operator import attrgetter
 from typing import NamedTuple
@@ -24,7 +24,7 @@ _OPENING_TEXT = (
 )
 _OPENING_WORDS = FUNCTION_WORDS.union(_OPENING_TEXT.split())
 _WORD = re.compile(r"\w+")
-_NEAR = 200  # characters of a part on each side of a mention
+_NEAR = 200  # characters on each side of a mention, as a text without marks is one part
 _STEM = 4  # letters that the forms of a word share: "largest" and "larger", "studies" and "study"
 
 # The full stops of "U.S. state" and "H.G. Wells" end no sentence.
@@ -526,11 +526,13 @@ class Clauses:
         is_not = _IS_NOT.match(self.text, match.end(1))
         return is_not is not None and stems(next(filter(None, is_not.groups()), "")) <= self.asked | _RIGHT
 
-    def part_of(self, match: re.Match[str]) -> str:
-        """Returns the text of the part that a mention is in, near it: a text without marks is one part."""
+    def share_of_question(self, match: re.Match[str], names: Iterable[str]) -> float:
+        """Returns what share of the question's words, without these names, the part of a mention has near it."""
         number = bisect(self.parts, match.start(1), key=attrgetter("start")) - 1
         end = self.parts[number + 1].start if number + 1 < len(self.parts) else len(self.text)
-        return self.text[max(self.parts[number].start, match.start(1) - _NEAR) : min(end, match.end(1) + _NEAR)]
+        part = self.text[max(self.parts[number].start, match.start(1) - _NEAR) : min(end, match.end(1) + _NEAR)]
+        asked = self.asked - stems(" ".join(names))
+        return len(stems(part) & asked) / len(asked) if asked else 1.0
 
     def part(self, match: re.Match[str]) -> Part:
         """Returns the part that a mention is in, or that before it if it stands alone behind a comma: "born in Florence, Italy."."""

@@ -1,11 +1,12 @@
 """Tells which of two answers a reply that names both puts first: in bold, or against the other one."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from ...data.typography import as_read, with_digits
-from .clauses import Clauses, stems
+from .clauses import Clauses
 from .mentions import standing
+from .quantities import OF_NUMBER
 from .stated_answers import pattern_of
 
 
@@ -13,7 +14,7 @@ _BOLD = re.compile(r"\*\*([^*\n]{1,60})\*\*|__([^_\n]{1,60})__")
 _LAST_LINE = re.compile(r"^[ \t*_#>]*(?:final\s+)?answer[*_]*\s*:([^\n]+)\s*\Z", re.IGNORECASE | re.MULTILINE)
 _MOST_WORDS = 6  # of a bold answer
 _BEGINS = re.compile(r"(?:\A|[.!?;:\n])[\s\"'*_(\u201c]*\Z")
-_GOES_ON = re.compile(r"[\"'*_)\u201d]*\s+(?!(?:is|was|are|were)\b)\w")
+_GOES_ON = re.compile(r"[\"'*_)\u201d]*\s+(?!(?:is|was|are|were)\b)[\w(]")
 _NEAR = 60  # characters before a mention
 _SMALL_WORDS = r"(?:(?:in|on|by|from|at|the|an?|called|known\s+as)\s+){0,3}[\"'*_(\u201c\u2018]*\Z"
 _ACTUALLY = re.compile(rf"\bactually\s+{_SMALL_WORDS}", re.IGNORECASE)
@@ -21,13 +22,13 @@ _BUT = re.compile(rf"\bnot\s+[^.!?;\n]{{1,40}},?\s+but\s+(?:rather\s+)?{_SMALL_W
 _NOT_ANOTHER = re.compile(
     r"[\"'*_()\u2018\u2019\u201c\u201d]*,?\s+(?:and\s+)?(?:not|rather\s+than|instead\s+of)\s", re.IGNORECASE
 )
-_NUMBER = re.compile(r"[-$\u20ac\u00a3]?\d")
 
 
 def emphasized(text: str, answers: Mapping[str, str], question: str) -> str | None:
     """
-    Returns the only answer that the last line of a text gives ("Answer: Rome"), or that it has in bold, calls the actual one ("it's actually Rome"), or contrasts with the other one ("Rome, not
-    Paris"); None if it does so with none, or with both.
+    Returns the only answer that a text puts first: that of the last line ("Answer: Rome"), or else the one that is in bold, called the
+    actual one ("it's actually Rome") or contrasted with the other one ("Rome, not Paris"). There, it must say what is asked for, and
+    nowhere so of the other one. None if there is no such answer, or both are.
 
     Args:
         text (`str`):
@@ -35,55 +36,45 @@ def emphasized(text: str, answers: Mapping[str, str], question: str) -> str | No
         answers (`Mapping[str, str]`):
             The answer that each name is one of.
         question (`str`):
-            The question. What a bold name is only described as does not answer it: "**Rome** is the largest city".
+            The question.
     """
     text = with_digits(as_read(text))
-    mentions = {of: list(re.finditer(pattern_of([of], text), text, re.IGNORECASE)) for of in answers}
-    said = [(match, answers[name]) for name, found in mentions.items() for match in found]
-    stands = {match.span(1) for match in standing(text, sorted({m.start(1): m for m, _ in said}.values(), key=_start))}
-    said = [(match, answer) for match, answer in said if match.span(1) in stands]
+    mentions = [(of, answer) for name, answer in answers.items() for of in _found(name, text)]
+    stands = {of.span(1) for of in standing(text, sorted((of for of, _ in mentions), key=lambda of: of.start(1)))}
+    mentions = [(of, answer) for of, answer in mentions if of.span(1) in stands]
     if last_line := _LAST_LINE.search(text):
-        named = {answer for match, answer in said if match.start(1) >= last_line.start(1)}
-        return named.pop() if len(named) == 1 else None
-    reader = _Reader(text, question, answers.values())
-    first = {answer for match, answer in said if reader.puts_first(match) and reader.is_about_it(match)}
-    if len(first) != 1:
+        return _only({answer for of, answer in mentions if of.start(1) >= last_line.start(1)})
+    clauses = Clauses(text, as_read(question))
+
+    def is_about_it(match: re.Match[str]) -> bool:
+        return clauses.states(match) or clauses.share_of_question(match, answers.values()) > 1 / 2
+
+    bold = [of.span() for of in _BOLD.finditer(text) if len(of[0].split()) <= _MOST_WORDS]
+    first = _only({answer for of, answer in mentions if _is_first(of, bold, clauses) and is_about_it(of)})
+    others = [of for of, answer in mentions if answer != first]
+    if first is None or any(map(is_about_it, others)):
         return None
-    [answer] = first
-    others = [match for match, of in said if of != answer]
-    ends_with_it = not any(match.start(1) > max(m.start(1) for m, of in said if of == answer) for match in others)
-    if any(map(reader.is_about_it, others)) or (_NUMBER.match(answer) and others and not ends_with_it):
-        return None
-    return answer
+    if OF_NUMBER.match(first) and others:  # a number on the way may be in bold, too
+        last = max(mentions, key=lambda of: of[0].start(1))
+        return first if last[1] == first else None
+    return first
 
 
-def _start(match: re.Match[str]) -> int:
-    return match.start(1)
+def _found(name: str, text: str) -> Iterator[re.Match[str]]:
+    return re.finditer(pattern_of([name], text), text, re.IGNORECASE)
 
 
-class _Reader:
-    """Tells which mentions a text puts first, and says what is asked for of."""
+def _only(answers: set[str]) -> str | None:
+    return answers.pop() if len(answers) == 1 else None
 
-    def __init__(self, text: str, question: str, answers: Iterable[str]) -> None:
-        question = as_read(question)
-        self.text = text
-        self.clauses = Clauses(text, question)
-        asked = question[: question.rfind("?") + 1] or question
-        self.asked = stems(asked) - stems(" ".join(answers))
-        self.bold = [of.span() for of in _BOLD.finditer(text) if len(of[0].split()) <= _MOST_WORDS]
 
-    def puts_first(self, match: re.Match[str]) -> bool:
-        """Returns whether a mention is in bold, the actual one, or the one that stands against another: "Rome, not Paris"."""
-        start, end = match.span(1)
-        if any(first < start and end < last for first, last in self.bold):
-            return not _is_subject(self.text, match, self.clauses)
-        before = self.text[max(start - _NEAR, 0) : start]
-        return bool(_ACTUALLY.search(before) or _BUT.search(before) or _NOT_ANOTHER.match(self.text, end))
-
-    def is_about_it(self, match: re.Match[str]) -> bool:
-        """Returns whether the part of a mention plainly gives it, or has more than half of the question's words."""
-        part = self.clauses.part_of(match)
-        return self.clauses.states(match) or 2 * len(stems(part) & self.asked) > len(self.asked)
+def _is_first(match: re.Match[str], bold: Sequence[tuple[int, int]], clauses: Clauses) -> bool:
+    """Returns whether a mention is in bold, the actual one, or the one that stands against another: "Rome, not Paris"."""
+    start, end = match.span(1)
+    if any(first < start and end < last for first, last in bold):
+        return not _is_subject(clauses.text, match, clauses)
+    before = clauses.text[max(start - _NEAR, 0) : start]
+    return bool(_ACTUALLY.search(before) or _BUT.search(before) or _NOT_ANOTHER.match(clauses.text, end))
 
 
 def _is_subject(text: str, match: re.Match[str], clauses: Clauses) -> bool:

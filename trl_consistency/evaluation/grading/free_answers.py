@@ -16,6 +16,7 @@ from .emphasis import emphasized
 from .key_forms import in_words_of
 from .mentions import conclusions
 from .names import Names, answer_of, not_asked, partial_names, right_keys, shared_parts
+from .quantities import OF_NUMBER
 from .readable import asserting, without_converses
 from .stated_answers import (
     denies,
@@ -30,7 +31,6 @@ from .stated_answers import (
 from .traces import has_trace, is_statement
 
 
-_NUMBER = re.compile(r"[-$\u20ac\u00a3]?\d")
 _BARE_NUMBER = re.compile(r"-?\d[\d.,]*")  # the number that is marked in "= 10 km. \\boxed{10}" is that of "10 km"
 _MARKED_NUMBER = re.compile(r"\\boxed\s*\{[^{}\n]*\d|[ \t]*####\s*[-$]?\d")
 # "The answer is 144", "Therefore, she sold 144 clips"
@@ -118,10 +118,8 @@ def read_free_answer(row: Mapping[str, Any], said: str, possible: Names) -> Read
 
 def _read(row: Mapping[str, Any], said: str, names: _Names, possible: Names) -> Reading:
     question = last_text(row["clean_prompt"])
-    reply, said = (
-        said,
-        without_converses(asserting(said, question, [*right_answers(row), *own_answers(row)]), question),
-    )
+    reply = said
+    said = without_converses(asserting(reply, question, [*right_answers(row), *own_answers(row)]), question)
     named = _given_last(row, said, names)
     is_definite = gives_answer(_without_references(said), question, row["answer"])
     if is_definite and (not named or named == Reading(OTHER)):
@@ -163,14 +161,13 @@ def _given_last(row: Mapping[str, Any], said: str, names: _Names) -> list[str] |
             earlier = {*names.given(before, question)} & {*own_answers(row)} - {named[0]}
             return NAMES_BOTH if _leaves_out(earlier, last) else named  # "7 x 8 = 56. So 6 x 9 = 54."
         if _BARE_NUMBER.fullmatch(key) and _ends_with_another(part, names.as_own):
-            return (
-                NO_ANSWER if has_trace(part, names.own, question) else Reading(OTHER)
-            )  # and not a number on the way there
+            # and not a number on the way there
+            return NO_ANSWER if has_trace(part, names.own, question) else Reading(OTHER)
     return []
 
 
 def _is_number(answer: str) -> bool:
-    return _NUMBER.match(reading_key(answer)) is not None
+    return OF_NUMBER.match(reading_key(answer)) is not None
 
 
 def _may_name_own(row: Mapping[str, Any], said: str, names: _Names) -> bool:

@@ -102,7 +102,7 @@ _SAID_BEFORE_ANOTHER = re.compile(r"\b(?:but|however|not|might|may|could|if|more
 _NO_BEHIND = re.compile(r"[)\]*_`\"']*(?::|\s[-\u2013\u2014])\s+(?:no\b|[^.!?\n]*\bso\s+no\b)", re.IGNORECASE)
 _IN_LOWER_CASE = re.compile(r"[\s*_`\"'(\[]*([a-z])[\s*_`\"')\].:]*")
 
-# "Let's go through the choices."
+# "Let's go through the choices.", in the opening of a reply, of so many characters
 _OPENING_LENGTH = 200
 _GOES_THROUGH = re.compile(
     r"\b(?:go\s+through|analy[sz]e|look\s+at|consider|evaluate|examine|break\s+down|go\s+over)\b[^.!?\n]{0,40}\b(?:options?|choices?|answers?)\b",
@@ -150,8 +150,10 @@ def stated_choice(text: str, letters: Iterable[str], texts: Mapping[str, str] | 
     right = _not_supposed(text, rf"\b{letter}{_IS_RIGHT}")
     begun = _not_supposed(text, f"{_BEGINS}{letter}{alone}{_AFTER_FIRST}")
     texts = texts or {}
+    goes_through = _GOES_THROUGH.search(text[:_OPENING_LENGTH]) is not None
     begins = (
         bool(begun)
+        and not goes_through
         and not _says_of_it(text, begun[0], texts)
         and not _lists_others(text, letter, begun[0])
         and not _is_beside(text, letter, begun[0], right)
@@ -170,13 +172,13 @@ def stated_choice(text: str, letters: Iterable[str], texts: Mapping[str, str] | 
     # "B. Some say the answer is C."
     if said and not (begins and all(is_quoted(text, of.start(1)) for of in said)):
         return said[-1][1]
-    if begins and not _GOES_THROUGH.search(text[:_OPENING_LENGTH]):
+    if begins:
         return begun[0][1]
     less_surely = right + _not_supposed(text, rf"{_WHAT_IS}{letter}{alone}(?![\w'])")
-    if _GOES_THROUGH.search(text[:_OPENING_LENGTH]):
-        return less_surely[-1][1] if less_surely else None  # nothing but a conclusion
     if less_surely:
         return max(less_surely, key=lambda of: of.start(1))[1]
+    if goes_through:
+        return None  # Nothing but a conclusion counts.
     if in_lower_case := _IN_LOWER_CASE.fullmatch(text):
         return found if (found := in_lower_case[1].upper()) in letters else None
     if on_a_line := _on_a_line(text, letter):

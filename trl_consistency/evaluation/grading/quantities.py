@@ -3,6 +3,7 @@
 import re
 
 
+OF_NUMBER = re.compile(r"[-$\u20ac\u00a3]?\d")  # what an answer that is a number begins with
 _METER, _GRAM, _LITER = r"met(?:er|re)s?", r"gram(?:me)?s?", r"lit(?:er|re)s?"
 _PER_SECOND = r"(?:\s?/\s?s(?:ec)?|\s(?:per|a)\ssecond)"
 _PER_HOUR = r"(?:\s?/\s?h(?:r|our)?|\s(?:per|an)\shour)"

@@ -32,7 +32,7 @@ from .mentions import (
     step_numbers,
     without_operands,
 )
-from .quantities import amount_of, quantity_pattern, short_form
+from .quantities import OF_NUMBER, amount_of, quantity_pattern, short_form
 from .scripts import edged
 
 
@@ -60,7 +60,6 @@ _OF_UNITS = re.compile(r"[-$\u20ac\u00a3]?\d[\d.]*\s?[^\W\d_]")
 _QUANTITY = re.compile(r"([-$\u20ac\u00a3]?\d[\d.]*)\s?([^\W\d_]+)")  # "5 km"
 
 # What may be an answer: a number, a name, or any word
-_OF_NUMBER = re.compile(r"[-$\u20ac\u00a3]?\d")
 _DIGITS = re.compile(r"(?<![\w.,])[-$\u20ac\u00a3]?(\d[\d.,]*\d|\d)")
 _CAPITALIZED = re.compile(r"\b([A-Z][\w'\u2019-]+(?:\s+[A-Z][\w'\u2019-]+)*)")
 _ANY_WORD = re.compile(r"\b([^\W\d_]+)")
@@ -92,7 +91,7 @@ _BOUND_BEFORE = re.compile(
     re.IGNORECASE,
 )
 _BOUND_AFTER = re.compile(
-    r"[*_\"')]*\s+(?:or\s+(?:more|fewer|less|later|earlier|so\s+more)|and\s+(?:above|below|under|over))",
+    r"[*_\"')]*\s+(?:or\s+(?:more|fewer|less|later|earlier)|and\s+(?:above|below|under|over))",
     re.IGNORECASE,
 )
 _BEFORE_APPOSED = 80
@@ -327,7 +326,7 @@ def _named(
         and not is_echo(text, match, echoed)
         and not _is_of_another(text, match, question)
         and not _is_bound(text, match)
-        and not _does_not(text, match, clauses, question)
+        and not _does_not(text, match, clauses)
         and not clauses.is_asked_of(match.start(1), match[1])
     ]
 
@@ -367,7 +366,7 @@ def _gives_another(clauses: Clauses, end: int, question: str, key: str) -> bool:
     "Close!" and headings give none. Nor do numbers if the question has some: they may be steps to what it asks for.
     """
     key = bare_answer(key)
-    is_number = _OF_NUMBER.match(key) is not None
+    is_number = OF_NUMBER.match(key) is not None
     if is_number and re.search(r"\d", with_digits(question)):
         return False
     sought = _DIGITS if is_number else _CAPITALIZED if _CAPITALIZED.search(key) else _ANY_WORD
@@ -443,17 +442,14 @@ def _is_of_another(text: str, match: re.Match[str], question: str) -> bool:
     return apposed is not None and apposed[1] not in question and stems(apposed[2]).isdisjoint(stems(question))
 
 
-def _does_not(text: str, match: re.Match[str], clauses: Clauses, question: str) -> bool:
+def _does_not(text: str, match: re.Match[str], clauses: Clauses) -> bool:
     """Returns whether what is asked for is denied of a mention: "Sound does not travel faster", but not "Paris does not have a beach"."""
-    if not _DOES_NOT.match(text, match.end(1)):
-        return False
-    asked = stems(question[: question.rfind("?") + 1] or question) - stems(match[1])
-    return 2 * len(stems(clauses.part_of(match)) & asked) >= len(asked)
+    return _DOES_NOT.match(text, match.end(1)) is not None and clauses.share_of_question(match, {match[1]}) >= 1 / 2
 
 
 def _is_bound(text: str, match: re.Match[str]) -> bool:
     """Returns whether a number only bounds another one: "under 500", "at least 8", "8 or more", "between 8 and 10"."""
-    if not _OF_NUMBER.match(match[1]):
+    if not OF_NUMBER.match(match[1]):
         return False
     before = text[max(match.start(1) - _BEFORE_COMPLEMENT, 0) : match.start(1)]
     return _BOUND_BEFORE.search(before) is not None or _BOUND_AFTER.match(text, match.end(1)) is not None
