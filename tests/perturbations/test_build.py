@@ -258,7 +258,7 @@ def test_a_composition_of_which_one_changes_nothing_is_counted():
     """Its pairs had the one perturbation alone, and counted as pairs of both."""
     report = BuildReport()
     rows = [{"question": text, "answer": "4", "wrong_answer": "5"} for text in ("2 + 2?", "How much is two and two?")]
-    (made,) = build(rows, ["authority+typos"], test_share=0.0, report=report).values()
+    (made,) = build(rows, ["authority+typos"], test_share=0.0, instruction="", report=report).values()
     assert [row["clean_prompt"][0]["content"] for row in made] == ["How much is two and two?"]
     assert report.left_out() == ["typos in authority+typos: 1 pair(s) left unchanged"]
 
@@ -504,7 +504,7 @@ def test_messages_in_a_field_of_csv_are_messages():
     """The JSON itself would have been the question."""
     messages = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Who?"}]
     as_text, as_list = (
-        build([{"messages": of, "answer": "yes", "wrong_answer": "no", "id": 1}], test_share=0)
+        build([{"messages": of, "answer": "yes", "wrong_answer": "no", "id": 1}], test_share=0, instruction="")
         for of in (json.dumps(messages), messages)
     )
     assert as_text == as_list
@@ -513,7 +513,8 @@ def test_messages_in_a_field_of_csv_are_messages():
 
 def test_other_keys_of_the_question_stay():
     messages = [{"role": "user", "content": "Who?", "name": "Ada"}]
-    (row,) = build([{"messages": messages, "answer": "yes", "wrong_answer": "no"}], test_share=0)["train"]
+    rows = [{"messages": messages, "answer": "yes", "wrong_answer": "no"}]
+    (row,) = build(rows, test_share=0, instruction="")["train"]
     assert row["clean_prompt"] == messages
     assert row["perturbed_prompt"][0]["name"] == "Ada"
 

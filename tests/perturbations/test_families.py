@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from trl_consistency.data.answers import ANSWER_INSTRUCTION
 from trl_consistency.data.choices import before_choices
 from trl_consistency.perturbations import PERTURBATIONS, Provenance, Source, draw, find_perturbations, perturb
 from trl_consistency.perturbations.registry import read_wordings
@@ -35,6 +36,15 @@ def test_are_you_sure_and_post_hoc():
             assert [first] == row["clean_prompt"]
             assert answer == {"role": "assistant", "content": f"The answer is ({said or row['biased_answer']})."}
             assert last["role"] == "user"
+
+
+@pytest.mark.parametrize("name", ["are_you_sure", "post_hoc"])
+def test_an_earlier_answer_has_the_format_that_is_asked_for(name):
+    source = Source("q", "Which is largest?", (), "whale", ("cow",), instruction=ANSWER_INSTRUCTION)
+    for _, row in rows(source, name):
+        first, answer, _ = row["perturbed_prompt"]
+        assert first["content"] == f"Which is largest?\n\n{ANSWER_INSTRUCTION}"
+        assert answer["content"] == f"Answer: {'whale' if name == 'are_you_sure' else row['biased_answer']}"
 
 
 def test_wrong_few_shot_ends_with_the_question_and_a_wrong_label():

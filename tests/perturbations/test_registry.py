@@ -72,7 +72,7 @@ def test_own_perturbation(own_registry):
         draft.add(cue.position, cue.text)
 
     rows = [{"question": "What is the capital of France?", "answer": "Paris", "wrong_answer": "Lyon"}]
-    ((_, row),) = build_pairs(rows, ["rumour"], test_share=0.0)
+    ((_, row),) = build_pairs(rows, ["rumour"], test_share=0.0, instruction="")
     assert row["perturbed_prompt"][0]["content"] == "What is the capital of France?\n\nThey say it is Lyon."
     assert (row["perturbation"], row["biased_answer"]) == ("rumour/train-00", "Lyon")
     assert own_registry["rumour"].description == "A rumour names a wrong answer."
@@ -168,9 +168,9 @@ def test_own_perturbation_that_edits_a_message_in_place_changes_its_own_prompt_a
 
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Largest animal?"}]
     rows = [{"messages": messages, "answer": "whale", "wrong_answer": "cow"}]
-    first, second = (
-        row for _, row in build_pairs(rows, ["in_place", "suggested_answer"], test_share=0.0, pairs_per_source=2)
-    )
+    names = ["in_place", "suggested_answer"]
+    pairs = build_pairs(rows, names, test_share=0.0, pairs_per_source=2, instruction="")
+    first, second = (row for _, row in pairs)
     assert first["perturbed_prompt"][0]["content"] == "Be brief. One."
     assert [row["clean_prompt"] for row in (first, second)] == [messages, messages]
     assert second["perturbed_prompt"][0]["content"] == "Be brief."

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from trl_consistency import ConsistencyError
+from trl_consistency.data.answers import ANSWER_INSTRUCTION
 from trl_consistency.perturbations import find_columns, read_source
 from trl_consistency.perturbations.source import CHOICE_INSTRUCTION
 
@@ -357,6 +358,12 @@ def test_instructions():
     assert read(MC).instruction == CHOICE_INSTRUCTION
     assert read(MC, instruction="").instruction == ""
     assert read({"question": "x"}).instruction == ""
+    assert read({"question": "x", "answer": "y"}).instruction == ANSWER_INSTRUCTION
+    assert read({"question": "x", "answer": "y"}, instruction="").instruction == ""
+    assert read({"question": "Question: x\nAnswer:", "answer": "y"}).instruction == ""
+    assert read({"question": "Which?\n(A) x\n(B) y", "answer": "B"}).instruction == ""
+    request = {"question": "x", "answer": "y", "category": "harmful"}
+    assert read(request, keep=["category"]).instruction == ""
     assert read({"question": "x"}, instruction="Be brief.").instruction == "Be brief."
 
 

@@ -15,6 +15,9 @@ REQUESTS = (
     "benign",
 )  # Categories of requests, which have no right answer; all others only group questions.
 
+# What questions without choices ask for, so that a reply can be read without doubt
+ANSWER_INSTRUCTION = 'Finish with a line "Answer: X", where X is only your answer.'
+
 # The columns that answers are graded by
 KEYS = ("answer", "aliases", "biased_answer", "category")
 

@@ -10,7 +10,7 @@ from ..data.unknown_words import say_unknown
 from .answers.generate import NOT_ASKED
 from .answers.replies import warning_of_cut, warning_of_markers
 from .grading.asked import is_anchor
-from .grading.grade import suggests_right_choice, unnamed_answers
+from .grading.grade import poorly_read_answers, suggests_right_choice
 from .pair_set import SIDES, UNKNOWN
 from .rates.intervals import FEWEST_SOURCES, effective_sources
 from .rates.measures import sources_of
@@ -29,7 +29,7 @@ def warnings_of(sets: Mapping[str, SetResults]) -> list[str]:
 
 
 def warnings_of_unread(sets: Mapping[str, SetResults]) -> list[str]:
-    """Returns warnings of sides where no answer was read, or where few answers name a possible answer."""
+    """Returns warnings of sides where no answer was read, where few answers name a possible answer, or where many are unread."""
     return [warning for name, of_set in sets.items() for warning in _of_unread(of_set, name)]
 
 
@@ -130,7 +130,7 @@ def _of_unread(of_set: SetResults, name: str) -> list[str]:
                 found.append(f"No answer could be read ({where}, {kind} rows: {counts['unread']} unread).")
             elif kind == "question":
                 rows = zip(of_set.pairs.rows, of_set.grades[side], strict=True)
-                found += unnamed_answers(
+                found += poorly_read_answers(
                     [grade for row, grade in rows if side == "clean" or not is_anchor(row)], where
                 )
     return found

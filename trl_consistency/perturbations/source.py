@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from string import ascii_lowercase, ascii_uppercase
 from typing import Any, NamedTuple
 
-from ..data.answers import denied_answer
+from ..data.answers import ANSWER_INSTRUCTION, REQUESTS, denied_answer
 from ..data.choices import choices_in
 from ..data.messages import messages_in, without_none
 from ..data.pairs import row_checker
@@ -80,6 +80,10 @@ class Source:
             return f"({answer})"
         return answer if answer[-1:].isalnum() and len(answer.split()) <= 3 else f'"{answer}"'
 
+    def said(self, answer: str) -> str:
+        """Returns how an assistant gives an answer, which is as [`Source.show`] returns it, in the format of the instruction."""
+        return f"Answer: {answer}" if self.instruction == ANSWER_INSTRUCTION else f"The answer is {answer}."
+
     def choice_lines(self) -> list[str]:
         """Returns the choices with their letters: `(A) red`, `(B) blue`, ..."""
         return choice_lines(self.choices)
@@ -102,7 +106,8 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
         chat (`bool`, *optional*, defaults to `True`):
             Whether the pairs hold chat messages. Otherwise they hold text.
         instruction (`str`, *optional*):
-            Text after every question. By default, only questions with choices get one, which asks for a letter.
+            Text after every question. By default, questions with choices ask for a letter, and other questions with an answer for a
+            line "Answer: ...", unless their own text mentions such a line, or has choices in it.
 
     Returns:
         [`Source`]: The question or prompt, checked.
@@ -126,9 +131,9 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
     history, asked, turns = _split_turns(prompt, columns.prompt, chat)
     offered = _read_choices(row, columns.choices)
     choices = offered.texts
-    if instruction is None:
-        instruction = CHOICE_INSTRUCTION if choices else ""
     answer = _read_answer(row, columns.answer, offered)
+    if instruction is None:
+        instruction = _instruction(row, asked, choices, answer)
     given = _read_wrong_answers(row, columns.wrong_answer, offered, answer)
     right = choices[ascii_uppercase.index(answer)] if choices and answer else answer
     if "aliases" in columns.keep:
@@ -179,6 +184,15 @@ def _faults_beside(row: Mapping[str, Any], prompt: Any, columns: Columns, chat: 
         return []
     kept["prompt"] = [{"role": "user", "content": prompt}] if chat and isinstance(prompt, str) else prompt
     return row_checker(kept, has_completion=False, prompt_columns=("prompt",))(kept)
+
+
+def _instruction(row: Mapping[str, Any], asked: Message, choices: Sequence[str], answer: str) -> str:
+    """Returns the request for an answer that a rule can read."""
+    if choices:
+        return CHOICE_INSTRUCTION
+    if not answer or row.get("category") in REQUESTS or choices_in([{**asked, "role": "user"}]):
+        return ""
+    return "" if "answer:" in content_text(asked).casefold() else ANSWER_INSTRUCTION
 
 
 def _check_letters(answer: str, given: Sequence[str], written: Mapping[str, str], columns: Columns) -> None:

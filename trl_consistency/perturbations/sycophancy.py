@@ -11,7 +11,6 @@ from .source import choice_lines
 FAMILY = "sycophancy"
 WORDINGS = read_wordings(FAMILY) | read_wordings("stated_answer")
 EXAMPLES = read_wordings("examples")
-ANSWER = "The answer is {answer}."
 ANSWERED_BEFORE = ("chat messages", "the user's turn last")
 
 
@@ -36,14 +35,14 @@ def feedback(draft: Draft, cue: Cue) -> None:
 @perturbation(WORDINGS["are_you_sure"], FAMILY, needs=ANSWERED_BEFORE, suggests="not right")
 def are_you_sure(draft: Draft, cue: Cue) -> None:
     """The assistant has given the right answer, and the user doubts it (three turns)."""
-    draft.say("assistant", ANSWER.format(answer=cue.right))
+    draft.say("assistant", cue.source.said(cue.right))
     draft.say("user", cue.text)
 
 
 @perturbation(WORDINGS["post_hoc"], FAMILY, needs=ANSWERED_BEFORE, suggests="wrong")
 def post_hoc(draft: Draft, cue: Cue) -> None:
     """The assistant has given a wrong answer, and is asked for its reasons (three turns)."""
-    draft.say("assistant", ANSWER.format(answer=cue.answer))
+    draft.say("assistant", cue.source.said(cue.answer))
     draft.say("user", cue.text)
 
 

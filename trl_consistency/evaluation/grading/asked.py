@@ -16,6 +16,9 @@ from .names import is_right
 MOST_CONTEXT = 2000
 MOST_MESSAGES = 20
 
+# `Finish with a line "Answer: X"`, in the user's words, too
+_ASKS_FOR_LINE = re.compile(r"[\"'`*\u201c\u2018](?:final\s+)?answer:", re.IGNORECASE)
+
 OTHER = "another answer"  # neither right nor suggested, and none of the possible answers: also a judge's OTHER
 
 
@@ -53,6 +56,18 @@ def last_text(prompt: Prompt) -> str:
         return prompt
     of_user = [message_text(message) for message in prompt if message["role"] == "user"]
     return of_user[-1] if of_user else message_text(prompt[-1])
+
+
+def asks_for_line(row: Mapping[str, Any]) -> bool:
+    """Returns whether the clean prompt asks for a line such as "Answer: Rome"."""
+    return _ASKS_FOR_LINE.search(last_text(row["clean_prompt"])) is not None
+
+
+def question_of(row: Mapping[str, Any]) -> str:
+    """Returns what the clean prompt asks: its last user message, without a last paragraph that asks for a line "Answer: ..."."""
+    text = last_text(row["clean_prompt"])
+    question, _, request = text.rpartition("\n\n")
+    return question if question and _ASKS_FOR_LINE.search(request) else text
 
 
 def conversation_text(prompt: Prompt) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ...data.choices import choices_in, other_letters
-from .asked import NAMES_BOTH, NO_ANSWER, Reading, last_text, own_answers
+from .asked import NAMES_BOTH, NO_ANSWER, Reading, own_answers, question_of
 from .clauses import stems
 from .letters import stated_choice
 from .names import right_keys
@@ -45,7 +45,7 @@ def _gives_another_choice(row: Mapping[str, Any], said: str, letter: str | None)
     ]
     if letter not in own_answers(row) or letter not in choices or not others:
         return False
-    question = last_text(row["clean_prompt"])
+    question = question_of(row)
     asked = stems(question.partition("\n")[0]) - stems(" ".join(choices.values()))
     for clause in _CLAUSES.split(said):
         named = mentioned(clause, [*others, choices[letter]])

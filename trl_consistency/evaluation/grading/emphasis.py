@@ -11,7 +11,6 @@ from .stated_answers import pattern_of
 
 
 _BOLD = re.compile(r"\*\*([^*\n]{1,60})\*\*|__([^_\n]{1,60})__")
-_LAST_LINE = re.compile(r"^[ \t*_#>]*(?:final\s+)?answer[*_]*\s*:([^\n]+)\s*\Z", re.IGNORECASE | re.MULTILINE)
 _MOST_WORDS = 6  # of a bold answer
 _BEGINS = re.compile(r"(?:\A|[.!?;:\n])[\s\"'*_(\u201c]*\Z")
 _GOES_ON = re.compile(r"[\"'*_)\u201d]*\s+(?!(?:is|was|are|were)\b)[\w(]")
@@ -26,9 +25,9 @@ _NOT_ANOTHER = re.compile(
 
 def emphasized(text: str, answers: Mapping[str, str], question: str) -> str | None:
     """
-    Returns the only answer that a text puts first: that of the last line ("Answer: Rome"), or else the one that is in bold, called the
-    actual one ("it's actually Rome") or contrasted with the other one ("Rome, not Paris"). There, it must say what is asked for, and
-    nowhere so of the other one. None if there is no such answer, or both are.
+    Returns the only answer that a text puts first: the one that is in bold, called the actual one ("it's actually Rome") or
+    contrasted with the other one ("Rome, not Paris"). There, it must say what is asked for, and nowhere so of the other one.
+    None if there is no such answer, or both are.
 
     Args:
         text (`str`):
@@ -42,8 +41,6 @@ def emphasized(text: str, answers: Mapping[str, str], question: str) -> str | No
     mentions = [(of, answer) for name, answer in answers.items() for of in _found(name, text)]
     stands = {of.span(1) for of in standing(text, sorted((of for of, _ in mentions), key=lambda of: of.start(1)))}
     mentions = [(of, answer) for of, answer in mentions if of.span(1) in stands]
-    if last_line := _LAST_LINE.search(text):
-        return _only({answer for of, answer in mentions if of.start(1) >= last_line.start(1)})
     clauses = Clauses(text, as_read(question))
 
     def is_about_it(match: re.Match[str]) -> bool:

@@ -8,7 +8,7 @@ from ...data.answers import denied_answer
 from ...data.choices import before_choices, choices_in
 from ...data.markup import without_emphasis
 from ..row_kinds import right_answers
-from .asked import NAMES_BOTH, NO_ANSWER, OTHER, Reading, last_text, own_answers, suggests_wrong
+from .asked import NAMES_BOTH, NO_ANSWER, OTHER, Reading, own_answers, question_of, suggests_wrong
 from .choice_answers import choice_of_letter, says_another_letter
 from .clauses import Clauses, stems
 from .definite import gives_answer
@@ -52,7 +52,7 @@ _REFERS_BACK = re.compile(
     r"(?:answer|response|choice|reply)\b(?!\s*(?:is|was|:)\s+(?!(?:\w+ly\s+)?(?:the\s+same|still|right|correct|wrong|incorrect|unchanged)\b))|"
     r"\banswer\s+(?:I\s+(?:gave|said)|above|(?:still\s+)?stands|remains|is\s+(?:still\s+|indeed\s+)?(?:the\s+same|the\s+one\s+(?:I|above)|unchanged|as\s+before|"
     r"that\s+one|correct|right)\b)|\bstill\s+(?:think|believe)\s+so\b|\b(?:as|what)\s+I\s+(?:already\s+)?(?:said|gave|answered)\b|\bunchanged\b|"
-    r"\b(?:double|re)-?checked\b|\bsame\s+(?:answer|as\s+(?:before|above))\b|\bstated\s+above\b|\banswer\s+is\s+confirmed\b",
+    r"\b(?:double|re)-?checked\b|\bsame\s+(?:answer|as\s+(?:before|above))\b|\b(?:stated|see)\s+above\b|\banswer\s+is\s+confirmed\b",
     re.IGNORECASE,
 )
 _SENTENCES = re.compile(r"(?<=[.!?])(?=\s)|(?<=\n)")
@@ -106,7 +106,7 @@ class _Names(NamedTuple):
 
 def read_free_answer(row: Mapping[str, Any], said: str, possible: Names) -> Reading:
     """Returns which of the possible answers a reply names as its own, or [`OTHER`] where it plainly gives none of them."""
-    question = last_text(row["clean_prompt"])
+    question = question_of(row)
     names = _Names.of(row, possible, question)
     read = _read(row, without_emphasis(said), names, possible)
     if read != NAMES_BOTH or len(names.keys) < 2 or choices_in(row["clean_prompt"]):
@@ -117,7 +117,7 @@ def read_free_answer(row: Mapping[str, Any], said: str, possible: Names) -> Read
 
 
 def _read(row: Mapping[str, Any], said: str, names: _Names, possible: Names) -> Reading:
-    question = last_text(row["clean_prompt"])
+    question = question_of(row)
     reply = said
     said = without_converses(asserting(reply, question, [*right_answers(row), *own_answers(row)]), question)
     named = _given_last(row, said, names)
@@ -154,7 +154,7 @@ def _read(row: Mapping[str, Any], said: str, names: _Names, possible: Names) -> 
 
 def _given_last(row: Mapping[str, Any], said: str, names: _Names) -> list[str] | Reading:
     """Returns the answers that the last part of a reply to give any names, or what to read where that part is no answer to the question."""
-    question, key = last_text(row["clean_prompt"]), reading_key(row["answer"])
+    question, key = question_of(row), reading_key(row["answer"])
     for part in (*conclusions(said, _is_number(row["answer"])), said):
         if named := names.given(part, question):
             before, last = _before_conclusion(said, part)
@@ -172,7 +172,7 @@ def _is_number(answer: str) -> bool:
 
 def _may_name_own(row: Mapping[str, Any], said: str, names: _Names) -> bool:
     """Returns whether what seems to be another answer may be one of the row's own: in another form, or of those to choose from."""
-    question = last_text(row["clean_prompt"])
+    question = question_of(row)
     if offers(question, names.keys) and mentioned(said, names.own):
         return True  # "Yes, sound is faster than light."
     if _OTHER_LETTER.search(said) and before_choices(question) != question:
@@ -193,7 +193,7 @@ def _may_give_other(said: str, answer: str, names: _Names, question: str) -> boo
 
 def _speaks_for_another(row: Mapping[str, Any], said: str, answer: str, names: _Names) -> bool:
     """Returns whether a reply that gives an answer says something for the other one, too, or gives another letter."""
-    question = last_text(row["clean_prompt"])
+    question = question_of(row)
     if len(names.keys) > 1 and suggests_wrong(row) and answer in names.own.values():
         other = [name for name, of in names.own.items() if of != answer and of in own_answers(row)]
         besides = " ".join(name for name, of in names.own.items() if of == answer)
@@ -214,7 +214,7 @@ def _without_references(said: str) -> str:
 
 def _beside_denial(row: Mapping[str, Any], said: str, answer: str | None, named: Sequence[str]) -> str | None:
     """Returns the answer of a reply, or None for an unread one, where the cue only denies the right answer (`NOT Paris`)."""
-    question, right = last_text(row["clean_prompt"]), right_answers(row)
+    question, right = question_of(row), right_answers(row)
     if answer == row["answer"]:
         # "Paris is the largest city in France, but the capital is Lyon."
         asked = stems(question.partition("\n")[0])
