@@ -187,6 +187,7 @@ def plain_numbers(text: str) -> str:
     return text
 
 
+@lru_cache(maxsize=4_000)  # a reply is compared with many answers
 def as_read(text: str) -> str:
     """Returns a text as answers are compared: in NFC, numbers and marks written in one way."""
     if text.isascii() and not _REWRITABLE.search(text):
@@ -214,6 +215,7 @@ _IN_QUOTES = re.compile(
 )
 
 
+@lru_cache(maxsize=10_000)
 def bare_answer(answer: str) -> str:
     """Returns an answer as it is read, without a mark at its end and quotation marks around it, which replies need not repeat."""
     words, bare = "", " ".join(as_read(answer).split())
@@ -224,6 +226,7 @@ def bare_answer(answer: str) -> str:
     return words
 
 
+@lru_cache(maxsize=4_000)
 def without_accents(text: str) -> str:
     """Returns a text as it is read, without accents."""
     letters = (letter for letter in unicodedata.normalize("NFD", as_read(text)) if not unicodedata.combining(letter))

@@ -7,6 +7,8 @@ from itertools import pairwise, takewhile
 from operator import attrgetter
 from typing import NamedTuple
 
+from .patterns import compiled
+
 
 # Words that say nothing of a subject.
 _FUNCTION_TEXT = (
@@ -462,7 +464,7 @@ class Clauses:
         """
         number = bisect(self.starts, start) - 1
         begin, end = max(self.starts[number], start - _BETWEEN), min(self.ends[number], start + 3 * _BETWEEN)
-        pattern = re.compile(rf"({_OF})?({re.escape(mention)}){_IS}(?(1)|{_NAMED})(.*)")
+        pattern = compiled(rf"({_OF})?({re.escape(mention)}){_IS}(?(1)|{_NAMED})(.*)")
         stated = pattern.search(self.text, begin, end)
         if not self.asked or stated is None or start > stated.start(2):
             return False

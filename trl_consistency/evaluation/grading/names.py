@@ -8,6 +8,7 @@ from ...data.answers import denied_answer
 from ...data.typography import bare_answer
 from ..answers.choices import offered_letters
 from ..row_kinds import kind_of, read_aliases, right_answers
+from .patterns import compiled
 from .polar import OPPOSITES, polar_key
 from .stated_answers import mentioned, reading_key
 
@@ -83,7 +84,7 @@ def _named(answers: set[str], aliases: Mapping[str, list[dict[str, str]]]) -> di
 
 def answer_of(names: Names, name: str) -> str:
     """Returns the answer that a possible answer is a name of."""
-    return names[name] if isinstance(names, Mapping) and name in names else name
+    return names.get(name, name) if isinstance(names, Mapping) else name
 
 
 def not_asked(row: Mapping[str, Any], question: str, names: Names) -> set[str]:
@@ -105,15 +106,18 @@ def partial_names(own: Mapping[str, str], question: str, names: Names) -> dict[s
     "12" of "$12". They must stand neither in the question nor in another possible answer.
     """
     found: dict[str, str] = {}
-    keys = {reading_key(of) for of in (*own, *names)}
     for name, answer in own.items():
-        others = f"{question} {' '.join(of for of in names if answer_of(names, of) != answer_of(names, answer) and of not in own)}"
-        others += " ".join(of for of, other in own.items() if other != answer)
         words = bare_answer(name).split()
         in_lower_case = [words[0], words[-1]] if name.islower() and len(words) > 1 else []
-        for part in [*_PART_OF_NAME.findall(name), *(of for of in in_lower_case if re.fullmatch(r"[a-z]{5,}", of))]:
-            is_new = re.search(rf"(?<![\w.,]){re.escape(part)}(?![\w])", others, re.IGNORECASE) is None
-            if is_new and reading_key(part) not in keys:
+        parts = [*_PART_OF_NAME.findall(name), *(of for of in in_lower_case if re.fullmatch(r"[a-z]{5,}", of))]
+        if not parts:
+            continue
+        named = answer_of(names, answer)
+        others = f"{question} {' '.join(of for of in names if answer_of(names, of) != named and of not in own)}"
+        others += " ".join(of for of, other in own.items() if other != answer)
+        for part in parts:
+            is_new = compiled(rf"(?<![\w.,]){re.escape(part)}(?![\w])", re.IGNORECASE).search(others) is None
+            if is_new and reading_key(part) not in map(reading_key, (*own, *names)):
                 found[part] = answer
     return found
 

@@ -32,6 +32,7 @@ from .mentions import (
     step_numbers,
     without_operands,
 )
+from .patterns import compiled
 from .quantities import OF_NUMBER, amount_of, quantity_pattern, short_form
 from .scripts import edged
 
@@ -127,6 +128,7 @@ def _whole(names: str, text: str) -> str:
     return f"{before}{names}{after}"
 
 
+@lru_cache(maxsize=10_000)
 def reading_key(answer: str) -> str:
     """Returns a key that two answers share if a reply that names one of them names the other."""
     words = words_of(answer)
@@ -198,7 +200,7 @@ def mentioned(text: str, answers: Iterable[str]) -> set[str]:
         words = words_of(answer)
         flags = re.IGNORECASE if len(words) >= SHORTEST_IN_ANY_CASE else 0
         is_part = amount_of(words).lower() in text.lower()  # tells quickly
-        if is_part and re.search(_whole(_exactly(words), text), text, flags):
+        if is_part and compiled(_whole(_exactly(words), text), flags).search(text):
             found.add(answer)
     return found
 
@@ -217,12 +219,14 @@ def hints_at(text: str, names: Iterable[str], besides: str) -> bool:
     written, plain = with_digits(as_read(text)), with_digits(without_accents(text))
     names = set(names)
     known = {words_of(without_accents(name)) for name in names}
-    exact = sum(len(re.findall(_whole(_exactly(of), written), written)) for of in map(words_of, map(as_read, names)))
+    exact = sum(
+        len(compiled(_whole(_exactly(of), written)).findall(written)) for of in map(words_of, map(as_read, names))
+    )
     for words in known:
         pattern = _loose(words, plain, known)
-        if not pattern or re.search(pattern, without_accents(besides), re.IGNORECASE):
+        if not pattern or compiled(pattern, re.IGNORECASE).search(without_accents(besides)):
             continue
-        loose = list(re.finditer(rf"({pattern})", plain, re.IGNORECASE))
+        loose = list(compiled(rf"({pattern})", re.IGNORECASE).finditer(plain))
         if len(loose) > exact and any(not is_denied(plain, match) for match in loose):
             return True
     return False
@@ -255,8 +259,8 @@ def _loose(words: str, text: str, known: Collection[str]) -> str:
 def names_more_of(text: str, names: Iterable[str], parts: Iterable[str]) -> bool:
     """Returns whether a text has one of the parts outside of the names: "Bush" in "George Bush Sr., the father of George W. Bush"."""
     names = sorted(set(map(words_of, names)), key=len, reverse=True)
-    rest = re.sub("|".join(map(re.escape, names)), "", as_read(text), flags=re.IGNORECASE)
-    return any(re.search(rf"\b{re.escape(part)}\b", rest) for part in parts)
+    rest = compiled("|".join(map(re.escape, names)), re.IGNORECASE).sub("", as_read(text))
+    return any(compiled(rf"\b{re.escape(part)}\b").search(rest) for part in parts)
 
 
 def offers(question: str, own: Collection[str]) -> bool:
@@ -319,7 +323,7 @@ def _named(
     echoed, numbering = "" if offers(question, own) else last_asked(read(question)), step_numbers(text)
     there = [
         match
-        for match in without_operands(text, re.finditer(pattern, text, flags), own_there)
+        for match in without_operands(text, compiled(pattern, flags).finditer(text), own_there)
         if not (any_case and match[1] not in exact and _is_other_word(text, match))
         and not is_function_word(text, match)
         and match.start(1) not in numbering
@@ -332,7 +336,7 @@ def _named(
 
     @cache
     def name_of(mention: str) -> str:
-        names = [of for of in by_length if re.fullmatch(patterns[of], mention, flags)]
+        names = [of for of in by_length if compiled(patterns[of], flags).fullmatch(mention)]
         return next((of for of in names if words[of] == mention), names[0])
 
     whole = [match for match in there if name_of(match[1]) not in partial]
