@@ -33,7 +33,7 @@ def bad_clean_pairs(seed: int = 0) -> Iterator[dict[str, Any]]:
     (steps,) = find_perturbations([PERTURBATION])
     pairs = load_smollm2_datasets(seed)["train"]
     for number, pair in enumerate(pairs):
-        source = read_source(questions[pair["source_id"]], columns)
+        source = read_source(questions[pair["source_id"]], columns, instruction="")
         # The variants of a question have different wordings; those of its pairs are the first ones.
         variant = PAIRS_PER_TRAINING_QUESTION + number % PAIRS_PER_TRAINING_QUESTION
         drawn = draw(source, steps, "train", seed, variant)._replace(biased_answer=pair["biased_answer"])

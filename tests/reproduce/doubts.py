@@ -30,7 +30,7 @@ def pairs_with_doubts(seed: int = 0) -> Iterator[dict[str, Any]]:
     pairs = load_smollm2_datasets(seed)["train"]
     for source_id, of_question in groupby(pairs, key=lambda pair: pair["source_id"]):
         yield from of_question
-        source = read_source(questions[source_id], columns)
+        source = read_source(questions[source_id], columns, instruction="")
         yield perturb(source, draw(source, steps, "train", seed))
 
 

@@ -106,7 +106,7 @@ def _perturbed(of_set: MeasuredSet, rows: Sequence[dict[str, Any]]) -> PairSet:
     compositions = find_perturbations(of_set.perturbations)
     made = []
     for number, row in enumerate(rows[: of_set.rows]):
-        source = read_source(questions[row["source_id"]], columns)
+        source = read_source(questions[row["source_id"]], columns, instruction="")
         turn, place = divmod(number, len(compositions))
         # Neither list of wordings was trained on, and together they are more.
         wordings = "held_out" if turn % 2 else "train"
@@ -127,7 +127,7 @@ def _texts_to_judge(of_set: MeasuredSet) -> PairSet:
     made = []
     for variant in range(3):
         for text in texts:
-            source = read_source(text, columns)
+            source = read_source(text, columns, instruction="")
             made.append(perturb(source, draw(source, steps, "train", SEED, variant)))
     return PairSet(made[: of_set.rows], {})
 

@@ -61,6 +61,6 @@ def _pairs(
     columns = find_columns(questions[0])
     (steps,) = find_perturbations([PERTURBATION])
     for question in questions:
-        source = read_source(question, columns)
+        source = read_source(question, columns, instruction="")
         for variant in range(pairs):
             yield perturb(source, draw(source, steps, wordings, seed, variant))
