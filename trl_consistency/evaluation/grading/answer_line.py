@@ -12,25 +12,44 @@ _LINE = re.compile(
     r"^[ \t*_#>`-]*(?:(?:my|the|final|short|correct)\s+){0,2}answer[ \t*_]*:[ \t*_]*\n?[ \t]*(?P<answer>[^\n]*\w[^\n]*)$",
     re.IGNORECASE | re.MULTILINE,
 )
+_ASKS = re.compile(r"\?[\"'*_)\s]*$", re.MULTILINE)
 _PLACEHOLDER = "x"  # that of the request
 
 
-def part_to_read(row: Mapping[str, Any], said: str) -> str:
+def answer_line(row: Mapping[str, Any], said: str) -> str | None:
     """
-    Returns what the last line "Answer: ..." of a reply says, or the reply if it has no such line. Where the prompt does not ask for
-    one, only the end of the reply is such a line. Where it does, a reply that repeats the request does not answer by it.
+    Returns what the line "Answer: ..." of a reply says, empty if nothing can be read from it, or None if no such line counts.
+
+    - Where the prompt asks for such a line, the last one counts. Where it is a text, which base models go on with, it is the first.
+    - Where the prompt does not ask for one, only the end of a reply to a chat is such a line.
+    - Where a question stands between two different ones, the last may be the answer to that.
     """
+    lines = list(_LINE.finditer(said))
     is_asked = asks_for_line(row)
-    lines = [line for line in _LINE.finditer(said) if is_asked or not said[line.end() :].strip()]
+    if isinstance(row["clean_prompt"], str):
+        lines = lines[:1] if is_asked else []
+    elif not is_asked:
+        lines = [line for line in lines if not said[line.end() :].strip()]
     if not lines:
-        return _without_request(said, last_text(row["clean_prompt"])) if is_asked else said
-    answer = str(lines[-1]["answer"]).strip(" \t*_`")
-    is_repeated = answer.casefold() == _PLACEHOLDER and answer not in own_answers(row)
-    return "" if is_repeated else answer
+        return None
+    first, last = (line["answer"].strip(" \t*_`") for line in (lines[0], lines[-1]))
+    goes_on = first.casefold() != last.casefold() and _ASKS.search(said, lines[0].end(), lines[-1].start())
+    is_repeated = last.casefold() == _PLACEHOLDER and last not in own_answers(row)
+    return "" if goes_on or is_repeated else last
 
 
-def _without_request(said: str, prompt: str) -> str:
-    """Returns a reply without lines that repeat the last paragraph of the prompt, or its beginning."""
-    request = prompt.rpartition("\n\n")[2]
-    lines = said.splitlines()
-    return "\n".join(line for line in lines if len(line.strip()) < LEAST_QUOTE or not request.startswith(line.strip()))
+def without_request(row: Mapping[str, Any], said: str) -> str:
+    """
+    Returns a reply without what it repeats of the request for a line, and without what comes after it where an answer stands before
+    it: the model goes on with the next question.
+    """
+    if not asks_for_line(row):
+        return said
+    request = last_text(row["clean_prompt"]).rpartition("\n\n")[2]
+    kept: list[str] = []
+    for line in said.splitlines():
+        if len(line.strip()) < LEAST_QUOTE or not request.startswith(line.strip()):
+            kept.append(line)
+        elif _LINE.search("\n".join(kept)):
+            break
+    return "\n".join(kept)

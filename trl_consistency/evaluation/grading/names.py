@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from ...data.answers import denied_answer
+from ...data.markup import without_emphasis
 from ...data.typography import bare_answer
 from ..answers.choices import offered_letters
 from ..row_kinds import kind_of, read_aliases, right_answers
@@ -85,6 +86,17 @@ def _named(answers: set[str], aliases: Mapping[str, list[dict[str, str]]]) -> di
 def answer_of(names: Names, name: str) -> str:
     """Returns the answer that a possible answer is a name of."""
     return names.get(name, name) if isinstance(names, Mapping) else name
+
+
+def key_word_for_word(row: Mapping[str, Any], said: str, names: Names) -> str | None:
+    """Returns the answer that a text is, word for word: the row's right or suggested one, or another possible one."""
+    key = reading_key(without_emphasis(said))
+    biased = row.get("biased_answer") or ""
+    if key in right_keys(row):
+        return str(row["answer"])
+    if biased and key == reading_key(biased):
+        return str(biased)
+    return next((answer_of(names, name) for name in names if reading_key(name) == key), None)
 
 
 def not_asked(row: Mapping[str, Any], question: str, names: Names) -> set[str]:

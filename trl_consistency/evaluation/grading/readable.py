@@ -3,6 +3,8 @@
 import re
 from collections.abc import Collection
 
+from ...data.rendering import Prompt
+from .asked import last_text
 from .clauses import stems
 from .stated_answers import mentioned
 
@@ -16,7 +18,11 @@ _COMPARISON = re.compile(
 _CLAUSE = re.compile(r"[^.!?;,\n]+")
 
 # Where a model writes the next question of a list, or the user's next turn
-_NEXT_TURN = re.compile(r"^[ \t*#]*(?:Question|User|Human)(?:\s*\d+)?[*]*:[*]*(.*)$", re.MULTILINE | re.IGNORECASE)
+_NEXT_TURN = re.compile(
+    r"^[ \t*#]*(?:(?:Question|User|Human)(?:\s*\d+)?|Q\s*\d*|Exercise\s+\d+)[*]*:[*]*(.*)$",
+    re.MULTILINE | re.IGNORECASE,
+)
+_LABEL = re.compile(r"^[ \t*]*(?:answer|A)[*]*:[*\s]*\Z", re.MULTILINE | re.IGNORECASE)
 LEAST_QUOTE = 20  # characters of a prompt that a reply repeats, and does not only happen to have
 _QUOTED_LINE = re.compile(r"^[ \t]*>(.*)$", re.MULTILINE)
 
@@ -40,8 +46,14 @@ def without_quotes(said: str, prompt: str) -> str:
     return _QUOTED_LINE.sub(lambda line: "" if line[1].strip() in asked else line[0], said)
 
 
-def without_next_turn(said: str, prompt: str) -> str:
-    """Returns a reply up to where it goes on with a question or a turn of its own: "B\n\nQuestion: ..." """
+def without_next_turn(said: str, prompt: Prompt) -> str:
+    """
+    Returns a reply up to where it goes on with a question or a turn of its own: "B\n\nQuestion: ...". To a text that ends with "Answer:",
+    the first paragraph is the answer.
+    """
+    if isinstance(prompt, str) and _LABEL.search(prompt):
+        return said.strip().partition("\n\n")[0]
+    prompt = last_text(prompt)
     for turn in _NEXT_TURN.finditer(said):
         if re.search(r"\w", said[: turn.start()]) and (not turn[1].strip() or turn[1].strip() not in prompt):
             return said[: turn.start()]
