@@ -4,7 +4,7 @@ import pytest
 import torch
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
-from transformers import TrainerCallback
+from transformers import GPTNeoConfig, GPTNeoForCausalLM, TrainerCallback
 
 from tests.helpers.architectures import MULTIMODAL, SHAPE, make
 from tests.helpers.models import CHATML, make_config, make_model, make_pairs, make_tokenizer
@@ -141,6 +141,25 @@ def test_no_entry_of_a_compared_attention_map_is_dropped(tmp_path, kind, checkpo
     assert logged(trainer, "loss")[0] == pytest.approx(0, abs=1e-6)
     assert len(rates) == SHAPE["num_hidden_layers"]
     assert all(getattr(module, name) == 0.5 for module, name in rates)
+
+
+def test_no_entry_is_dropped_where_the_dropout_is_within_a_part_of_the_attention(tmp_path):
+    """In GPT-Neo, whose attention module holds another one."""
+    sizes = {
+        "hidden_size": 32,
+        "num_layers": 2,
+        "num_heads": 4,
+        "intermediate_size": 64,
+        "max_position_embeddings": 512,
+    }
+    config = GPTNeoConfig(vocab_size=384, attention_types=[[["global", "local"], 1]], attention_dropout=0.5, **sizes)
+    model = GPTNeoForCausalLM._from_config(config, attn_implementation="eager")
+    anchors = make_pairs(8, completion=False)
+    anchors = anchors.remove_columns("perturbed_prompt").add_column("perturbed_prompt", anchors["clean_prompt"])
+    trainer = make_trainer(tmp_path, ["attct"], pairs=anchors, model=model, lora=False, max_steps=1, logging_steps=1)
+    trainer.train()
+    assert logged(trainer, "loss")[0] == pytest.approx(0, abs=1e-6)
+    assert model.transformer.h[0].attn.attention.attn_dropout.p == 0.5
 
 
 def test_adapters_on_attention_keep_their_dropout_beside_compared_maps():

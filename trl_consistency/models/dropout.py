@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from accelerate.utils import is_peft_model
+from peft.tuners.tuners_utils import BaseTunerLayer
 from torch import nn
 
 from ..log import get_logger
@@ -34,8 +35,16 @@ def without_attention_dropout(attentions: Iterable[nn.Module]) -> Iterator[None]
     Within it, no entry is dropped from the maps of these attention modules: the rest would be no distribution. An adapter on their
     projections keeps its dropout.
     """
-    with _at_zero([of for module in attentions for of in (module, *module.children())]):
+    with _at_zero(of for module in attentions for of in _without_adapters(module)):
         yield
+
+
+def _without_adapters(module: nn.Module) -> Iterator[nn.Module]:
+    """Yields a module and those below it, but not what an adapter has put there."""
+    yield module
+    if not isinstance(module, BaseTunerLayer):
+        for child in module.children():
+            yield from _without_adapters(child)
 
 
 @contextmanager

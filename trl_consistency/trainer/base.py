@@ -151,10 +151,11 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
     _epoch = 0  # the number of the epoch in training, from 0; a callback may end an epoch early
     _has_cut_epochs = False  # whether a callback ended one of this run early
     _mixture: AnchorMixture | None = None  # of streamed pairs with anchors
-    # Of the last training: ids of the parameters that were trainable when it began, and of those in a step of it so far; the parameters
-    # of its optimizer that were in none yet; the layers with an adapter
+    # Of the last training: ids of the parameters that were trainable when it began, of those in a step of it so far, and of trainable ones
+    # that its optimizer does not hold; the parameters that were in no step yet; the layers with an adapter
     _trainable: set[int]
     _trained: set[int]
+    _left_out: set[int]
     _waiting: list[nn.Parameter]
     _scaled: list[ScaledLayer]
 
@@ -425,11 +426,10 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         checkpoint = self._check_training(resume_from_checkpoint, resume_changed)
         self._take_out_other_precision()
         with command_lock(self.args.output_dir, self.accelerator), self._training():
-            self._trainable, self._trained = trainable_in(self.model), set()
-            held = held_by(self.optimizer) if self._is_given_optimizer else self._trainable
-            self._waiting = [of for of in self.model.parameters() if id(of) in held]
+            self._trainable, self._trained, self._left_out = trainable_in(self.model), set(), set()
+            self._waiting = list(self.model.parameters())
             self._scaled = scaled_layers(self.model)
-            self.trained_weights = describe_weights(self, self._trainable, self._trainable & held)
+            self.trained_weights = describe_weights(self, self._trainable, self._trainable)
             self._meter = LossMeter()
             self._metrics["train"].clear()  # of a training that was broken off
             self._saved_in = frozenset()
@@ -508,11 +508,6 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
             self.rates.made = None if self.has_own_optimizer else decided_settings(self.optimizer)
         return optimizer
 
-    @property
-    def _is_given_optimizer(self) -> bool:
-        """Whether a caller made the optimizer itself, for weights of the caller's choice."""
-        return self.has_own_optimizer and self.optimizer_cls_and_kwargs is None and not is_sharded(self.accelerator)
-
     def _check_reference(self) -> None:
         if self._reference is not None:
             self._reference.check()
@@ -536,10 +531,22 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         return loss
 
     def _note_trained(self) -> None:
-        """Notes which weights have been in a step of this training: a callback may freeze some, or thaw others."""
+        """
+        Notes which weights have been in a step of this training: a callback may freeze some, or thaw others. Warns of trainable ones
+        that the optimizer does not hold.
+        """
         if is_sharded(self.accelerator):
             return  # The model has other tensors than when the training began.
-        if new := {id(of) for of in self._waiting if of.requires_grad}:
+        waiting = {id(of) for of in self._waiting if of.requires_grad}
+        if not waiting:
+            return
+        new = waiting & held_by(self.optimizer)
+        if not waiting <= self._trained | new | self._left_out:
+            self._left_out = waiting - new
+            logger.warning(
+                f"The optimizer does not hold {len(self._left_out)} of the {len(trainable_in(self.model))} trainable tensors: these stay as they are."
+            )
+        if new:
             self._trained |= new
             self._waiting = [of for of in self._waiting if id(of) not in new]
             self.trained_weights = describe_weights(self, self._trainable, self._trained)

@@ -173,16 +173,10 @@ def check_training_options(
     _check_decay(trainer)
     if trainer.optimizer is not None and not is_sharded(trainer.accelerator):
         held = held_by(trainer.optimizer)
-        trainable = [id(parameter) in held for parameter in trainer.model.parameters() if parameter.requires_grad]
-        if not any(trainable):
+        if not any(id(of) in held for of in trainer.model.parameters() if of.requires_grad):
             raise ConsistencyError(
                 "`optimizers`: the optimizer holds no parameter that is trained, so that nothing would be learned. With a "
                 "`peft_config`, or a model that the trainer loads, give `optimizer_cls_and_kwargs` in its place."
-            )
-        if trainer._is_given_optimizer and not all(trainable):
-            logger.warning(
-                f"`optimizers`: the optimizer holds {sum(trainable)} of {len(trainable)} trainable tensors. The others stay as they "
-                "are."
             )
         _check_schedule(trainer)
     try:
