@@ -29,12 +29,19 @@ def scaled_layers(model: Any) -> list[ScaledLayer]:
     for name, layer in model.named_modules():
         if not isinstance(layer, LoraLayer | LycorisLayer) or isinstance(layer, AdaLoraLayer):
             continue
-        alphas = layer.lora_alpha if isinstance(layer, LoraLayer) else layer.alpha
         for adapter in layer.active_adapters:
             if adapter in layer.scaling:
-                root = 0.5 if getattr(configs.get(adapter), "use_rslora", False) else 1
-                found.append(ScaledLayer(name, layer, adapter, alphas[adapter] / layer.r[adapter] ** root))
+                found.append(ScaledLayer(name, layer, adapter, _scale_by_config(layer, adapter, configs.get(adapter))))
     return found
+
+
+def _scale_by_config(layer: Any, adapter: str, config: Any) -> float:
+    """Returns the scale that a saved adapter has in a layer. Where the config has patterns, it is by the layer's own rank and alpha."""
+    option = "lora_alpha" if isinstance(layer, LoraLayer) else "alpha"
+    alpha, rank = getattr(layer, option)[adapter], layer.r[adapter]
+    if config is not None and not config.alpha_pattern and not config.rank_pattern:
+        alpha, rank = getattr(config, option), config.r
+    return float(alpha / rank ** (0.5 if getattr(config, "use_rslora", False) else 1))
 
 
 def changed_scales(layers: Iterable[ScaledLayer]) -> list[tuple[str, float, float]]:

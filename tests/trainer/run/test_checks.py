@@ -278,6 +278,13 @@ class TestScale:
         with pytest.raises(ConsistencyError, match=self.REASON):
             paired.make_trainer(tmp_path, model=model)
 
+    def test_by_another_alpha_in_the_config(self, tmp_path):
+        """The layers keep the scale that they were made with, and a saved adapter has that of its config."""
+        model = get_peft_model(make_model(), LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj"]))
+        model.peft_config["default"].lora_alpha = 400
+        with pytest.raises(ConsistencyError, match=r"it is 2 at .*q_proj, and 100 by its config\."):
+            paired.make_trainer(tmp_path, model=model)
+
     @pytest.mark.parametrize("acts", ["train", "generate_targets"])
     def test_since_the_trainer_was_made(self, tmp_path, acts):
         model = get_peft_model(make_model(), LoraConfig(r=4, lora_alpha=8, target_modules=["q_proj"]))

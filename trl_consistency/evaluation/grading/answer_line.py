@@ -21,16 +21,17 @@ def answer_line(row: Mapping[str, Any], said: str) -> str | None:
     Returns what the line "Answer: ..." of a reply says, empty if nothing can be read from it, or None if no such line counts.
 
     - Where the prompt asks for such a line, the last one counts. Where it is a text, which base models go on with, it is the first.
-    - Where the prompt does not ask for one, only the end of a reply to a chat is such a line.
-    - Where a question stands between two different ones, the last may be the answer to that.
+    - Where the prompt does not ask for one, only the end of a reply is such a line.
+    - Behind a question, a line may be the answer to that: in reply to a text, or if another such line stands before the question.
     """
     lines = list(_LINE.finditer(said))
     is_asked = asks_for_line(row)
-    if isinstance(row["clean_prompt"], str):
-        lines = lines[:1] if is_asked else []
-    elif not is_asked:
+    is_text = isinstance(row["clean_prompt"], str)
+    if not is_asked:
         lines = [line for line in lines if not said[line.end() :].strip()]
-    if not lines:
+    elif is_text:
+        lines = lines[:1]
+    if not lines or (is_text and _ASKS.search(said, 0, lines[0].start())):
         return None
     first, last = (line["answer"].strip(" \t*_`") for line in (lines[0], lines[-1]))
     goes_on = first.casefold() != last.casefold() and _ASKS.search(said, lines[0].end(), lines[-1].start())

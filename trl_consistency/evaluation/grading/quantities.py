@@ -67,10 +67,19 @@ _MEASURES = (
     _OF_UNIT
     | {sign: re.compile(after) for sign, (_, after) in _CURRENCIES.items()}
     | {of: re.compile(f"{of}s?") for of in ("day", "week", "month", "year", "decade", "inch", "yard", "acre", "ton")}
+    | {
+        "cent": re.compile("cents?|\u00a2|pence"),
+        "\u00b0C": re.compile("\u00b0 ?C|degrees? (?:C|Celsius|centigrade)"),
+        "\u00b0F": re.compile("\u00b0 ?F|degrees? (?:F|Fahrenheit)"),
+        "K": re.compile("K|kelvins?"),
+        "o'clock": re.compile("o'clock|[ap]\\.?m\\.?", re.IGNORECASE),
+    }
 )
 _MEASURED = re.compile(
     rf"(\d+(?:\.\d+)?|\b(?:an?|one))[\s-]?({'|'.join(of.pattern for of in _MEASURES.values())})(?![\w/^]|\sper\b)"
 )
+_WITH_SIGN = re.compile(rf"([{''.join(_CURRENCIES)}])\s?(\d+(?:\.\d+)?)")
+_CLOCK = re.compile(r"(?<![\d:])(\d{1,2}:\d\d)(?![\d:])")
 _AMOUNT = r"(-?\d[\d.]*)"
 _QUANTITY = re.compile(rf"{_AMOUNT}[\s-]?([^\d\s].*)")
 _MONEY = {
@@ -107,17 +116,21 @@ def amounts_in_other_units(text: str, words: str) -> list[str]:
     own = _measure(short_form(words))
     if own is None:
         return []
-    return [
-        "1" if number in ("a", "an", "one") else number
+    measured = [
+        ("1" if number in ("a", "an", "one") else number, _measure(f"1 {unit}"))
         for number, unit in _MEASURED.findall(text)
-        if _measure(f"1 {unit}") != own
     ]
+    measured += [(number, sign) for sign, number in _WITH_SIGN.findall(text)]
+    measured += [(time, _measure(time)) for time in _CLOCK.findall(text)]
+    return [number for number, unit in measured if unit != own]
 
 
 def _measure(words: str) -> str | None:
     """Returns what a quantity is measured in: a unit, or a currency."""
     if words[:1] in _CURRENCIES:
         return words[0]
+    if _CLOCK.fullmatch(words):
+        return "clock"
     found = _QUANTITY.fullmatch(words)
     return next((unit for unit, forms in _MEASURES.items() if found and forms.fullmatch(found[2])), None)
 

@@ -23,6 +23,7 @@ _NEAR = Decimal("0.05")  # how far a number may be from one that is only about r
 _ROUNDED = Decimal("0.005")  # ... and one from the other, which is rounded
 _LARGE = 1000  # from here on, whole numbers may be rounded
 _INITIALS = re.compile(r"\b(?:[A-Z]\.?){2,}(?![a-z])")
+_LAST_LETTERS = re.compile(r"\w\s+([A-Z]{1,4})$")
 _SHORTEST = 4  # letters of a word whose other forms are known by what they share with it
 _SHARED = 0.6  # what share of the longer word they have in common from its beginning: "Mongols" and "Mongolian"
 # So many words are a statement, or fewer with one of a sentence: not "red blood cells"
@@ -43,7 +44,7 @@ def has_trace(said: str, answers: Iterable[str], question: str) -> bool:
     Returns whether a reply may have one of some answers in another form, so that it is not surely another answer:
 
     - a word that begins like one of the answer's ("Mongols" for Mongolian), but not one of the question's,
-    - initials ("UK"), or the words that initials stand for,
+    - initials ("UK"), or the words that initials stand for, or the last letters of a name ("D" for "Vitamin D"),
     - its number, alone or rounded, or another number in another unit ("26.2 miles" for 42.195 km, but not "5 miles" for 5 km).
 
     What is denied as it stands is no trace: "not Ankara".
@@ -53,7 +54,9 @@ def has_trace(said: str, answers: Iterable[str], question: str) -> bool:
     said = re.sub(rf"(?<!\w)({names})(?!\w)", lambda of: "" if is_denied(of.string, of) else of[0], said)
     words = list(map(as_read, answers))
     return _has_number(list(map(number_in_digits, words)), said, question) or any(
-        _has_initials(of, said) or (not _ASKS_FOR_FORM.search(question) and _has_word(of, said, question))
+        _has_initials(of, said)
+        or _has_last_letters(of, said)
+        or (not _ASKS_FOR_FORM.search(question) and _has_word(of, said, question))
         for of in words
     )
 
@@ -94,6 +97,11 @@ def _has_initials(answer: str, said: str) -> bool:
         return True  # "UK", and "USA" for the United States
     spelt = "".join(re.findall(r"\b([A-Z])[a-z]+", said))
     return _INITIALS.fullmatch(answer) is not None and re.sub(r"\W", "", answer) in spelt
+
+
+def _has_last_letters(answer: str, said: str) -> bool:
+    letters = _LAST_LETTERS.search(answer)
+    return letters is not None and letters[1] in _WORD.findall(said)
 
 
 def _has_number(answers: Sequence[str], said: str, question: str) -> bool:
