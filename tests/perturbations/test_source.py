@@ -361,7 +361,9 @@ def test_instructions():
     assert read({"question": "x", "answer": "y"}).instruction == ANSWER_INSTRUCTION
     assert read({"question": "x", "answer": "y"}, instruction="").instruction == ""
     assert read({"question": "Question: x\nAnswer:", "answer": "y"}).instruction == ""
-    assert read({"question": "Which?\n(A) x\n(B) y", "answer": "B"}).instruction == ""
+    assert read({"question": "x", "answer": "y"}, chat=False).instruction == ""
+    for choices in ("(A) x\n(B) y", "(A) x (B) y", "\na) x\nb) y", "\n1. x\n2. y"):
+        assert read({"question": f"Which is it? {choices}", "answer": "B"}).instruction == ""
     request = {"question": "x", "answer": "y", "category": "harmful"}
     assert read(request, keep=["category"]).instruction == ""
     assert read({"question": "x"}, instruction="Be brief.").instruction == "Be brief."

@@ -124,8 +124,10 @@ def check_adapter_is_there(model: Any) -> None:
 
 
 def is_adapter_off(model: Any) -> bool:
-    """Whether a `PeftModel` runs without the adapter that a trainer trains: it is switched off, or others are active."""
-    return (fault := _adapter_fault(model)) is not None and fault != MERGED
+    """Whether a `PeftModel` runs without the adapter that a trainer trains: it is switched off, has another scale, or others are active."""
+    if (fault := _adapter_fault(model)) is not None:
+        return fault != MERGED
+    return bool(changed_scales(scaled_layers(model)))
 
 
 def check_adapter_is_on(model: Any, in_training: bool = True) -> None:

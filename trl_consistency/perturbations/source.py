@@ -10,7 +10,7 @@ from string import ascii_lowercase, ascii_uppercase
 from typing import Any, NamedTuple
 
 from ..data.answers import ANSWER_INSTRUCTION, REQUESTS, denied_answer
-from ..data.choices import choices_in
+from ..data.choices import before_choices, choices_in
 from ..data.messages import messages_in, without_none
 from ..data.pairs import row_checker
 from ..data.text import normalized
@@ -106,8 +106,8 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
         chat (`bool`, *optional*, defaults to `True`):
             Whether the pairs hold chat messages. Otherwise they hold text.
         instruction (`str`, *optional*):
-            Text after every question. By default, questions with choices ask for a letter, and other questions with an answer for a
-            line "Answer: ...", unless their own text mentions such a line, or has choices in it.
+            Text after every question. By default, questions with choices ask for a letter, and other questions of chats that have an
+            answer ask for a line "Answer: ...", unless their own text mentions such a line, or has choices in it.
 
     Returns:
         [`Source`]: The question or prompt, checked.
@@ -133,7 +133,7 @@ def read_source(row: Mapping[str, Any], columns: Columns, chat: bool = True, ins
     choices = offered.texts
     answer = _read_answer(row, columns.answer, offered)
     if instruction is None:
-        instruction = _instruction(row, asked, choices, answer)
+        instruction = _instruction(row, asked, choices, answer, chat)
     given = _read_wrong_answers(row, columns.wrong_answer, offered, answer)
     right = choices[ascii_uppercase.index(answer)] if choices and answer else answer
     if "aliases" in columns.keep:
@@ -186,13 +186,13 @@ def _faults_beside(row: Mapping[str, Any], prompt: Any, columns: Columns, chat: 
     return row_checker(kept, has_completion=False, prompt_columns=("prompt",))(kept)
 
 
-def _instruction(row: Mapping[str, Any], asked: Message, choices: Sequence[str], answer: str) -> str:
-    """Returns the request for an answer that a rule can read."""
+def _instruction(row: Mapping[str, Any], asked: Message, choices: Sequence[str], answer: str, chat: bool) -> str:
+    """Returns the request for an answer that a rule can read. A text without choices gets none: base models go on with it."""
     if choices:
         return CHOICE_INSTRUCTION
-    if not answer or row.get("category") in REQUESTS or choices_in([{**asked, "role": "user"}]):
-        return ""
-    return "" if "answer:" in content_text(asked).casefold() else ANSWER_INSTRUCTION
+    text = content_text(asked)
+    has_own = "answer:" in text.casefold() or before_choices(text) != text
+    return ANSWER_INSTRUCTION if chat and answer and row.get("category") not in REQUESTS and not has_own else ""
 
 
 def _check_letters(answer: str, given: Sequence[str], written: Mapping[str, str], columns: Columns) -> None:

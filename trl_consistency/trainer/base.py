@@ -425,11 +425,12 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         """
         checkpoint = self._check_training(resume_from_checkpoint, resume_changed)
         self._take_out_other_precision()
+        # With those that the objectives leave out, which are frozen in `_training`
+        self._trainable, self._trained, self._left_out = trainable_in(self.model), set(), set()
         with command_lock(self.args.output_dir, self.accelerator), self._training():
-            self._trainable, self._trained, self._left_out = trainable_in(self.model), set(), set()
             self._waiting = list(self.model.parameters())
             self._scaled = scaled_layers(self.model)
-            self.trained_weights = describe_weights(self, self._trainable, self._trainable)
+            self.trained_weights = describe_weights(self, self._trainable, trainable_in(self.model))
             self._meter = LossMeter()
             self._metrics["train"].clear()  # of a training that was broken off
             self._saved_in = frozenset()

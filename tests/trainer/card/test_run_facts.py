@@ -6,6 +6,7 @@ from types import MethodType
 import pytest
 import torch
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
+from peft.helpers import rescale_adapter_scale
 from transformers import TrainerCallback
 
 from tests.helpers.cards import card, make_trainer, read
@@ -163,6 +164,16 @@ def test_losses_of_the_model_without_its_adapter_are_no_results(tmp_path, lora):
     trainer.train()
     trained = f"{trainer.evaluate()['eval_loss']:.4g}"
     with trainer.model.disable_adapter():
+        assert f"{trainer.evaluate()['eval_loss']:.4g}" != trained
+    assert f"- `eval_loss` {trained} at step 2" in card(trainer)[0]
+
+
+def test_losses_of_an_adapter_of_another_scale_are_no_results(tmp_path):
+    """As of a sweep of strengths after the training."""
+    trainer = make_trainer(tmp_path, make_model(), True, make_pairs(), learning_rate=1.0)
+    trainer.train()
+    trained = f"{trainer.evaluate()['eval_loss']:.4g}"
+    with rescale_adapter_scale(trainer.model, 8):
         assert f"{trainer.evaluate()['eval_loss']:.4g}" != trained
     assert f"- `eval_loss` {trained} at step 2" in card(trainer)[0]
 
@@ -374,6 +385,31 @@ def test_an_optimizer_that_holds_some_weights_however_it_was_made(tmp_path, capl
     assert f"| Trained weights | {moved:,} of " in card(trainer)[0]
     assert moved < sum(of.numel() for of in model.parameters())
     assert caplog.text.count("trainable tensors: these stay as they are") == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "lora", "left", "whole"),
+    [
+        ("act", {}, {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]}, True, False),
+        ("bct", {}, {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]}, False, True),
+        ("act", {"layers": [0]}, {"target_modules": "all-linear"}, True, False),
+    ],
+)
+def test_weights_that_the_objective_leaves_out(tmp_path, method, options, lora, left, whole):
+    """The card had a head as trained whole that no objective of the run reads, and counted no block after the last one."""
+    args = make_config(tmp_path, method=[method], max_steps=2, weight_decay=0.0, **options)
+    config = LoraConfig(r=4, **lora)
+    trainer = ConsistencyTrainer(
+        make_model(), args, train_dataset=make_pairs(), processing_class=make_tokenizer(), peft_config=config
+    )
+    weights = {name: of for name, of in trainer.model.named_parameters() if of.requires_grad}
+    before = {name: of.detach().clone() for name, of in weights.items()}
+    trainer.train()
+    moved = sum(of.numel() for name, of in weights.items() if not torch.equal(of, before[name]))
+    total = sum(of.numel() for of in weights.values())
+    said = card(trainer)[0]
+    assert (moved < total) == left == (f"{total - moved:,} of its {total:,} weights not trained" in said)
+    assert ("lm_head trained whole" in said) == whole
 
 
 def test_an_optimizer_of_some_weights(tmp_path, caplog):

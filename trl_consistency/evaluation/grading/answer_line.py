@@ -8,12 +8,19 @@ from .asked import asks_for_line, last_text, own_answers
 from .readable import LEAST_QUOTE
 
 
+# Behind marks, the number of a list, or a sentence
 _LINE = re.compile(
-    r"^[ \t*_#>`-]*(?:(?:my|the|final|short|correct)\s+){0,2}answer[ \t*_]*:[ \t*_]*\n?[ \t]*(?P<answer>[^\n]*\w[^\n]*)$",
+    r"^(?:[^\n]*[.!?:\uff1a][\"'*_)\u201d]*[ \t])?[^\w\n]*(?:\d+[.)][^\w\n]*)?(?:(?:my|the|final|short|correct)\s+){0,2}"
+    r"answer[^\w\n:\uff1a]*[:\uff1a](?:[^\w\n]*\n\s*)?(?P<answer>[^\n]*\w[^\n]*)$",
     re.IGNORECASE | re.MULTILINE,
 )
+_COMMAND = re.compile(
+    r"\\(?:boxed|text(?:bf|rm)?|math(?:bf|rm))\s*\{([^{}]*)\}|</?(?:b|i|em|strong|p|div|span)>", re.IGNORECASE
+)
+_MARKS = " \t*_`\"'\u2018\u2019\u201c\u201d"
+_BRACKETS = (("(", ")"), ("[", "]"), ("<", ">"), ("{", "}"), ("$", "$"))
 _ASKS = re.compile(r"\?[\"'*_)\s]*$", re.MULTILINE)
-_PLACEHOLDER = "x"  # that of the request
+_PLACEHOLDER = re.compile(r"x\W*(?:where\b.*)?", re.IGNORECASE)  # that of the request
 
 
 def answer_line(row: Mapping[str, Any], said: str) -> str | None:
@@ -24,6 +31,7 @@ def answer_line(row: Mapping[str, Any], said: str) -> str | None:
     - Where the prompt does not ask for one, only the end of a reply is such a line.
     - Behind a question, a line may be the answer to that: in reply to a text, or if another such line stands before the question.
     """
+    said = _COMMAND.sub(r"\1", _COMMAND.sub(r"\1", said))
     lines = list(_LINE.finditer(said))
     is_asked = asks_for_line(row)
     is_text = isinstance(row["clean_prompt"], str)
@@ -33,10 +41,20 @@ def answer_line(row: Mapping[str, Any], said: str) -> str | None:
         lines = lines[:1]
     if not lines or (is_text and _ASKS.search(said, 0, lines[0].start())):
         return None
-    first, last = (line["answer"].strip(" \t*_`") for line in (lines[0], lines[-1]))
+    first, last = _bare(lines[0]["answer"]), _bare(lines[-1]["answer"])
     goes_on = first.casefold() != last.casefold() and _ASKS.search(said, lines[0].end(), lines[-1].start())
-    is_repeated = last.casefold() == _PLACEHOLDER and last not in own_answers(row)
+    is_repeated = _PLACEHOLDER.fullmatch(last) is not None and last not in own_answers(row)
     return "" if goes_on or is_repeated else last
+
+
+def _bare(text: str) -> str:
+    """Returns a text without marks and brackets around all of it."""
+    text = text.strip(_MARKS).rstrip(f".{_MARKS}")
+    for opening, closing in _BRACKETS:
+        inner = text[1:-1]
+        if text[:1] + text[-1:] == opening + closing and opening not in inner and closing not in inner:
+            return _bare(inner)
+    return text
 
 
 def without_request(row: Mapping[str, Any], said: str) -> str:

@@ -16,8 +16,12 @@ from .names import is_right
 MOST_CONTEXT = 2000
 MOST_MESSAGES = 20
 
-# `Finish with a line "Answer: X"`, in the user's words, too
-_ASKS_FOR_LINE = re.compile(r"[\"'`*\u201c\u2018](?:final\s+)?answer:", re.IGNORECASE)
+# `Finish with a line "Answer: X"`, in the user's words, too, and the sentence that says so
+_QUOTED = r"[\"'`\u201c\u2018](?:final\s+)?answer:"
+_ASKS_FOR_LINE = re.compile(_QUOTED, re.IGNORECASE)
+_REQUEST = re.compile(
+    rf"(?:(?<=[.!?\n])|\A)[^.!?\n]*{_QUOTED}[^\n]*?(?:[.!?][\"'\u201d\u2019]?(?=\s)|$)", re.IGNORECASE | re.MULTILINE
+)
 
 OTHER = "another answer"  # neither right nor suggested, and none of the possible answers: also a judge's OTHER
 
@@ -64,10 +68,8 @@ def asks_for_line(row: Mapping[str, Any]) -> bool:
 
 
 def question_of(row: Mapping[str, Any]) -> str:
-    """Returns what the clean prompt asks: its last user message, without a last paragraph that asks for a line "Answer: ..."."""
-    text = last_text(row["clean_prompt"])
-    question, _, request = text.rpartition("\n\n")
-    return question if question and _ASKS_FOR_LINE.search(request) else text
+    """Returns what the clean prompt asks: its last user message, without a sentence that asks for a line "Answer: ..."."""
+    return _REQUEST.sub("", last_text(row["clean_prompt"])).strip()
 
 
 def conversation_text(prompt: Prompt) -> str:
@@ -100,7 +102,7 @@ def number_in_list(row: Mapping[str, Any]) -> int | None:
     clean, perturbed = (row.get(column) for column in PROMPT_COLUMNS)
     if not clean or not perturbed:
         return None
-    asked, written = last_text(clean).strip(), last_text(perturbed)
+    asked, written = question_of(row), last_text(perturbed)
     # Other perturbations may put a cue before the request, in its item.
     cues = r"(?:.+\n\n)*" if "hidden_among_benign/" in str(row.get("perturbation")) else ""
     found = re.search(rf"^\s*(\d{{1,2}})[.)]\s+{cues}{re.escape(asked)}\s*$", written, re.MULTILINE)

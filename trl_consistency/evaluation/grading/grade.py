@@ -131,7 +131,7 @@ def _grade(
 ) -> Grade:
     prompt = row.get("perturbed_prompt") or row.get("clean_prompt") or ""
     kind, said = kind_of(row), after_thinking(text, thinking_markers)
-    said = said if kind == "no key" or number_in_list(row) else without_next_turn(said, prompt)
+    said = said if kind == "no key" or number_in_list(row) else without_next_turn(said, prompt, question_of(row))
     if kind == "question":
         said = plain_numbers(_own_item(row, without_quotes(without_calls(said), last_text(prompt)), is_clean))
     if kind == "no key":

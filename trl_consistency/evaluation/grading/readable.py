@@ -19,7 +19,7 @@ _CLAUSE = re.compile(r"[^.!?;,\n]+")
 
 # Where a model writes the next question of a list, or the user's next turn
 _NEXT_TURN = re.compile(
-    r"^[ \t*#]*(?:(?:Question|User|Human)(?:\s*\d+)?|Q\s*\d*|Exercise\s+\d+)[*]*:[*]*(.*)$",
+    r"^[ \t*#]*(?:(?P<user>User|Human)|(?:Question|Q|Exercise(?=\s+\d)))(?:\s*\d+)?[*]*:[*]*\s*(?P<said>.*)$",
     re.MULTILINE | re.IGNORECASE,
 )
 _LABEL = re.compile(r"^[ \t*]*(?:answer|A)[*]*:[*\s]*\Z", re.MULTILINE | re.IGNORECASE)
@@ -46,16 +46,19 @@ def without_quotes(said: str, prompt: str) -> str:
     return _QUOTED_LINE.sub(lambda line: "" if line[1].strip() in asked else line[0], said)
 
 
-def without_next_turn(said: str, prompt: Prompt) -> str:
+def without_next_turn(said: str, prompt: Prompt, question: str) -> str:
     """
-    Returns a reply up to where it goes on with a question or a turn of its own: "B\n\nQuestion: ...". To a text that ends with "Answer:",
-    the first paragraph is the answer.
+    Returns a reply up to where it goes on with a question or a turn of its own: "B\n\nQuestion: ...". The question that it answers, in
+    other words, too, is none. To a text that ends with "Answer:", the first paragraph is the answer.
     """
     if isinstance(prompt, str) and _LABEL.search(prompt):
         return said.strip().partition("\n\n")[0]
-    prompt = last_text(prompt)
+    asked, written = last_text(prompt), stems(question)
     for turn in _NEXT_TURN.finditer(said):
-        if re.search(r"\w", said[: turn.start()]) and (not turn[1].strip() or turn[1].strip() not in prompt):
+        of_turn = stems(turn["said"])
+        is_repeated = bool(turn["said"].strip()) and turn["said"].strip() in asked
+        is_repeated |= not turn["user"] and 2 * len(of_turn & written) > len(of_turn)
+        if re.search(r"\w", said[: turn.start()]) and not is_repeated:
             return said[: turn.start()]
     return said
 

@@ -31,7 +31,7 @@ def describe_weights(trainer: Any, trainable: set[int], trained: set[int]) -> di
         other = ", **on other weights than those of the base model above**" if trainer.base_is_another else ""
         whole = sum(size for of, size in sizes.items() if of in trainable | trained)
         left = f", {whole - number:,} of its {whole:,} weights not trained" if whole > number else ""
-        adapter = _describe_adapter(model, config, getattr(trainer.args, "disable_dropout", False))
+        adapter = _describe_adapter(model, config, trained, getattr(trainer.args, "disable_dropout", False))
         return {"Adapter": f"{adapter}{quantised}{left}{other}"}
     return {"Trained weights": f"{number:,} of {sum(sizes.values()):,}, no adapter"}
 
@@ -47,8 +47,8 @@ def trained_weights(trainer: Any) -> dict[str, str]:
     return facts
 
 
-def _describe_adapter(model: Any, config: Any, disable_dropout: bool) -> str:
-    """Describes an adapter's kind and size, and the weights that are trained beside it."""
+def _describe_adapter(model: Any, config: Any, trained: set[int], disable_dropout: bool) -> str:
+    """Describes an adapter's kind and size, and the modules beside it of which weights are among the `trained` ones."""
     kind = str(getattr(config.peft_type, "value", config.peft_type))
     if kind == "LORA":
         kind = "DoRA" if config.use_dora else "LoRA"
@@ -61,7 +61,9 @@ def _describe_adapter(model: Any, config: Any, disable_dropout: bool) -> str:
     shape += f", dropout {dropout:g}" if dropout else ""
     # Those that the model has: PEFT leaves out other names without a word.
     copied = [
-        name.removesuffix(".modules_to_save") for name, _ in model.named_modules() if name.endswith("modules_to_save")
+        name.removesuffix(".modules_to_save")
+        for name, module in model.named_modules()
+        if name.endswith("modules_to_save") and any(id(of) in trained for of in module.parameters())
     ]
     named = getattr(config, "modules_to_save", None) or ()
     whole = sorted(safe(name) for name in named if any(of.endswith(name) for of in copied))
