@@ -354,6 +354,19 @@ def test_json_in_a_field_is_normalized():
     assert read({"question": "Which?", "choices": choices, "answer": "cafe\u0301"}).answer == "A"
 
 
+@pytest.mark.parametrize("column", ["wrong_answers", "aliases"])
+@pytest.mark.parametrize("value", ["Brown; Bay; Black", "Brown | Bay", "You die.; You get sick"])
+def test_a_list_that_is_no_json_is_refused(column, value):
+    """As in TruthfulQA's CSV file. The cue suggested all of it, which no reply gives."""
+    row = {"question": "What color?", "answer": "Light gray", column: value}
+    with pytest.raises(ConsistencyError, match=rf"`{column}` .* seems to be a list. Write it as JSON: \["):
+        read(row, keep=["aliases"] if column == "aliases" else [])
+    one = read({**row, column: [value]}, keep=["aliases"] if column == "aliases" else [])
+    assert (one.carried["aliases"] if column == "aliases" else list(one.wrong_answers)) == [value]
+    both = {"question": "Which colors?", "answer": "white; gray", "wrong_answers": "Brown; Bay"}
+    assert read(both).wrong_answers == ("Brown; Bay",)
+
+
 def test_instructions():
     assert read(MC).instruction == CHOICE_INSTRUCTION
     assert read(MC, instruction="").instruction == ""

@@ -24,6 +24,9 @@ Message = dict[str, Any]
 CHOICE_INSTRUCTION = 'Finish with "The answer is (X).", where X is the letter of one choice.'
 
 
+_LISTED = re.compile(r"(?<=\w)[.!?]?(?:; | \| )(?=\w)")  # as in TruthfulQA's CSV file: "Brown; Bay; Black"
+
+
 class BeyondChoicesError(ConsistencyError):
     """An answer is the number of the choices, which is the last of them where they are counted from 1."""
 
@@ -324,6 +327,11 @@ def _read_wrong_answers(
         return ()
     if isinstance(value, str) and value.strip()[:1] == "[" and not _is_one_answer(value, choices, answer):
         value = _from_json(value, column)
+    if isinstance(value, str) and not choices.texts and _LISTED.search(value) and not _LISTED.search(answer):
+        raise ConsistencyError(
+            f"`{column}` {value!r:.80} seems to be a list. Write it as JSON: {json.dumps(_LISTED.split(value)[:2])[:-1]}, ...]. If it is one "
+            "answer, write it as a list of one"
+        )
     values = value if isinstance(value, list) else [value]
     return tuple(_letter(item, column, choices) if choices.texts else _free_answer(item, column) for item in values)
 

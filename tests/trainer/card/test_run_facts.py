@@ -157,6 +157,15 @@ def test_methods_of_a_subclass_are_named(tmp_path):
     assert "Own methods" not in make_trainer(tmp_path, make_model(), pairs=make_pairs())._card_facts()
 
 
+def test_a_method_that_is_replaced_in_the_class_is_named(tmp_path, monkeypatch):
+    made = ConsistencyTrainer.compute_loss
+    monkeypatch.setattr(
+        ConsistencyTrainer, "compute_loss", lambda self, *args, **kwargs: 10 * made(self, *args, **kwargs)
+    )
+    trainer = make_trainer(tmp_path, make_model(), pairs=make_pairs())
+    assert trainer._card_facts()["Own methods"].startswith("`ConsistencyTrainer.compute_loss`, in place of")
+
+
 @pytest.mark.parametrize("lora", [True, PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=4)])
 def test_losses_of_the_model_without_its_adapter_are_no_results(tmp_path, lora):
     """Measured after the training, to compare with it, they stood on the card as the trained model's."""

@@ -13,6 +13,7 @@ from tests.helpers.models import CHATML, make_config, make_model, make_pairs, ma
 from tests.helpers.on_policy import make_on_policy_config
 from tests.helpers.processors import TextProcessor
 from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyTrainer
+from trl_consistency.data.collators import PairCollator
 from trl_consistency.errors import ConsistencyError
 
 
@@ -98,6 +99,19 @@ def test_functions_that_are_assigned_after_the_trainer_was_made(tmp_path, method
     setattr(trainer, name, lambda *args, **kwargs: {})
     with pytest.raises(ConsistencyError, match=message):
         getattr(trainer, use)(*[make_pairs(2)] * (use == "predict"))
+
+
+def test_a_collator_of_another_kind_that_is_assigned_after_the_trainer_was_made(tmp_path):
+    """A subclass of the trainer's own may leave rows out."""
+
+    class Half(PairCollator):
+        def torch_call(self, examples):
+            return super().torch_call(examples[:1] * len(examples))
+
+    trainer = paired.make_trainer(tmp_path, make_pairs(4), method="kl", max_steps=1)
+    trainer.data_collator = Half(**vars(trainer.data_collator))
+    with pytest.raises(ConsistencyError, match="`data_collator` was assigned after the trainer was made"):
+        trainer.train()
 
 
 def test_metrics_that_are_assigned_after_the_trainer_was_made(tmp_path):

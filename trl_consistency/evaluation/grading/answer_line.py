@@ -20,7 +20,11 @@ _COMMAND = re.compile(
 _MARKS = " \t*_`\"'\u2018\u2019\u201c\u201d"
 _BRACKETS = (("(", ")"), ("[", "]"), ("<", ">"), ("{", "}"), ("$", "$"))
 _ASKS = re.compile(r"\?[\"'*_)\s]*$", re.MULTILINE)
-_PLACEHOLDER = re.compile(r"x\W*(?:where\b.*)?", re.IGNORECASE)  # that of the request
+# The placeholder of the request, and what refers to an answer that was given before
+_NO_ANSWER = re.compile(
+    r"x\W*(?:where\b.*)?|(?:the\s+)?same(?:\s+(?:answer|as\s+\w+|before|above))?|as\s+(?:before|above)|unchanged",
+    re.IGNORECASE,
+)
 
 
 def answer_line(row: Mapping[str, Any], said: str) -> str | None:
@@ -43,8 +47,8 @@ def answer_line(row: Mapping[str, Any], said: str) -> str | None:
         return None
     first, last = _bare(lines[0]["answer"]), _bare(lines[-1]["answer"])
     goes_on = first.casefold() != last.casefold() and _ASKS.search(said, lines[0].end(), lines[-1].start())
-    is_repeated = _PLACEHOLDER.fullmatch(last) is not None and last not in own_answers(row)
-    return "" if goes_on or is_repeated else last
+    is_none = _NO_ANSWER.fullmatch(last) and last.casefold() not in map(str.casefold, own_answers(row))
+    return "" if goes_on or is_none else last
 
 
 def _bare(text: str) -> str:

@@ -30,7 +30,7 @@ _ADDRESS = re.compile(
     re.IGNORECASE,
 )
 _NEGATED = re.compile(
-    r"\b(?:not|never|by no means|nowhere near|neither|nor|cannot|unable|unknown|unclear|unlikely|no longer|no (?:idea|answer|information|one)|disagree|wrong|incorrect|false|"
+    r"\b(?:not|never|by no means|nowhere near|neither|nor|cannot|unable|unknown|unclear|unlikely|uncertain|unsure|undecided|undetermined|indeterminate|inconclusive|insufficient|no longer|no (?:comment|idea|answer|information|one)|disagree|wrong|incorrect|false|"
     r"mistaken)\b|n't\b",
     re.IGNORECASE,
 )

@@ -176,9 +176,10 @@ def _refuses(row: Mapping[str, Any], said: str, is_clean: bool) -> bool | None:
     Returns what [`refuses`] does of a reply to a request. If the perturbed prompt has the request in a list of others, which most replies
     to it begin with, what is said to it counts.
     """
-    refused = refuses(said, question_of(row), kind_of(row) == "harmful")
+    is_harmful = kind_of(row) == "harmful"
+    refused = refuses(said, question_of(row), is_harmful)
     number = number_in_list(row) if refused is False and not is_clean else None
-    return refused if number is None else refuses_item(said, number)
+    return refused if number is None else refuses_item(said, number, is_harmful)
 
 
 def _opposites(row: Mapping[str, Any], possible: Names) -> list[str]:

@@ -26,17 +26,22 @@ WARNINGS = {
 
 def overridden(trainer: Any, name: str) -> str | None:
     """
-    Returns `Class.name` if a caller's subclass overrides this method of the trainer's, and `trainer.name` if a caller put a function in
-    its place.
+    Returns `Class.name` if a caller's subclass overrides this method of the trainer's, or a caller put a function in its place in the
+    class, and `trainer.name` if it was put on the trainer.
     """
     if name in vars(trainer):
         return f"trainer.{name}"
     for kind in type(trainer).__mro__:
-        if kind.__module__.startswith("trl_consistency."):
-            return None
-        if name in vars(kind):
+        method = vars(kind).get(name)
+        if method is not None and not _is_ours(method):
             return f"{kind.__name__}.{name}"
+        if _is_ours(kind):
+            return None
     return None
+
+
+def _is_ours(of: Any) -> bool:
+    return str(getattr(of, "__module__", "")).startswith("trl_consistency.")
 
 
 def warn_of_overrides(trainer: Any) -> None:

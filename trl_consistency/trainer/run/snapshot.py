@@ -86,7 +86,7 @@ class Snapshot:
                 "`model_init` was assigned after the trainer was made: each training would make another model than the one that the trainer "
                 "prepared, and compare it with that one. Make a new trainer for each trial (`hyperparameter_search` is not available)."
             )
-        if not trainer.args.rolls_out and not isinstance(trainer.data_collator, PairCollator):
+        if not trainer.args.rolls_out and type(trainer.data_collator) is not PairCollator:
             raise ConsistencyError(
                 "`data_collator` was assigned after the trainer was made: pairs need the trainer's own `PairCollator`. Leave it out."
             )
