@@ -7,7 +7,21 @@ from itertools import pairwise, takewhile
 from operator import attrgetter
 from typing import NamedTuple
 
-from .patterns import compiled
+from .patterns import (
+    APOSTROPHES,
+    CLOSED,
+    DASH,
+    IN_CLAUSE,
+    IN_PART,
+    IN_SENTENCE,
+    NOT,
+    NT,
+    OPENED,
+    any_case,
+    any_of,
+    compiled,
+    spaced,
+)
 
 
 # Words that say nothing of a subject.
@@ -33,211 +47,249 @@ _STEM = 4  # letters that the forms of a word share: "largest" and "larger", "st
 SENTENCE_END = re.compile(
     r"(?<!\.[A-Z])(?<!\b[A-Z](?=\.\s+[A-Z][a-z]))[.!?][\"'*)\u201d\u2019]{0,3}\s+(?=[A-Z\"'*(\u201c])|\n"
 )
+_HAS = "(?:is|are|was|were|has|have|can)"
 _CLAUSE_END = re.compile(
-    rf"{SENTENCE_END.pattern}|[;?]|\b(?:but|while|whereas|although|though|however)\b|\band\s+(?=(?:it|this|that|he|she|they)\b)|"
-    r",\s+and\s+(?=(?:the|an?)\s+(?:[\w'-]+\s+){1,4}(?:is|are|was|were|has|have|can)\b)|"
-    r",\s+and\s+(?=(?:[A-Z][\w'-]+\s+){1,3}(?:is|are|was|were|has|have|can)\b(?![^.!?;\n]*\b(?:there|it|this)\b))"
+    any_of(
+        SENTENCE_END.pattern,
+        "[;?]",
+        r"\b(?:but|while|whereas|although|though|however)\b",
+        r"\band\s+(?=(?:it|this|that|he|she|they)\b)",
+        # ", and the capital of Norway is", ", and Oslo is", but not ", and Oslo is there"
+        spaced(rf", and (?=(?:the|an?) (?:[\w'-]+ ){{1,4}}{_HAS}\b)"),
+        spaced(rf", and (?=(?:[A-Z][\w'-]+ ){{1,3}}{_HAS}\b(?!{IN_PART}\b(?:there|it|this)\b))"),
+    )
 )
 # The parts whose words are compared with the question's: "A bat is a mammal, | but a bird is an animal | that can fly". An aside
 # ends none: "The capital, however, is Canberra".
+_ASIDE = any_of(
+    r",\s+(?:however|though|in\s+fact|of\s+course|actually|instead|indeed),\s",
+    r",\s[^.!?;,:\n]{1,40},\s+(?=(?:is|was|are|were|has|have)\b)",
+)
 _PART_END = re.compile(
-    r"(?P<aside>,\s+(?:however|though|in\s+fact|of\s+course|actually|instead|indeed),\s|,\s[^.!?;,:\n]{1,40},\s+(?=(?:is|was|are|were|has|have)\b))|"
-    r"[.!?;,:]\s|\n|\s[-\u2013]\s|\u2014|\s\(|\b(?:but|while|whereas|although|though|that|which|who|whose|where|because|than)\b|"
-    r"\band\s+(?=(?:(?:the|an?|in)\s+)?(?:[\w'-]+\s+){0,4}?(?:is|are|was|were|has|have|had|can|[a-z]{2,}ed)\b)"
+    any_of(
+        rf"(?P<aside>{_ASIDE})",
+        rf"[.!?;,:]\s|\n|{DASH}|\s\(",
+        r"\b(?:but|while|whereas|although|though|that|which|who|whose|where|because|than)\b",
+        # "and a bird is", "and lived"
+        spaced(r"\band (?=(?:(?:the|an?|in) )?(?:[\w'-]+ ){0,4}?(?:is|are|was|were|has|have|had|can|[a-z]{2,}ed)\b)"),
+    )
 )
 
 # "Although Lyon is a major city, | Paris is the capital."
-_CONCESSION = re.compile(
-    r"(?:\A|[.!?\n])\W{0,3}(?:(?:sure|well|yes|no|okay|ok|right|actually),\s+)?(?:although|(?:even\s+)?though|while|whereas)\b"
-    r"[^,.!?;:\n]*,(?=\s)",
-    re.IGNORECASE,
+_CONCESSION = any_case(
+    r"(?:\A|[.!?\n])\W{0,3}(?:(?:sure|well|yes|no|okay|ok|right|actually),\s+)?",
+    r"(?:although|(?:even\s+)?though|while|whereas)\b[^,.!?;:\n]*,(?=\s)",
 )
 
 _VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|can)\b")
-_WHO = re.compile(r"\W*who\s+(?!(?:is|was|are|were)\b)(\w+)", re.IGNORECASE)
+# "Who invented the radio?"
+_WHO = any_case(spaced(r"\W*who (?!(?:is|was|are|were)\b)(\w+)"))
 # "What does an economist study?", and what another one does: "A geologist studies"
-_DOES = re.compile(r"\W*what\s+does\s+an?\s+(?:\w+\s+)?(\w+)\s+(\w+)\W*$", re.IGNORECASE)
-_ONE = re.compile(r"\W*an?\s+((?:[\w-]+\s+){1,4})", re.IGNORECASE)
+_DOES = any_case(spaced(r"\W*what does an? (?:\w+ )?(\w+) (\w+)\W*$"))
+_ONE = any_case(spaced(r"\W*an? ((?:[\w-]+ ){1,4})"))
 # "A device that measures" is the one that is asked about.
-_ANY = (
-    "devi",
-    "inst",
-    "tool",
-    "mach",
-    "obje",
-    "gadg",
-    "pers",
-    "some",
-    "scie",
-    "spec",
-    "expe",
-    "prof",
-    "rese",
-    "type",
-    "kind",
-)
+_ANY_TEXT = "devi inst tool mach obje gadg pers some scie spec expe prof rese type kind"
+_ANY = tuple(_ANY_TEXT.split())
 _SAME = 3  # letters that a name and its misspelling share: "altimeter" and "altometer"
-_PRONOUN = re.compile(r"\b(?:it|this|that|he|she|they|there|i|which|who)\s*$", re.IGNORECASE)
+_PRONOUN = any_case(r"\b(?:it|this|that|he|she|they|there|i|which|who)\s*$")
+# "is correct.", "was indeed right"
+_SURELY = "(?:(?:actually|definitely|clearly|certainly|indeed) )?"
+_RIGHT_ALONE = spaced(rf"\b(?:is|was) {_SURELY}(?:right|correct|true)") + r"\s*(?=[.,!;:\n]|\Z)"
+_NOT_OF_OTHER = r"(?:an?\s+)?(?:other|another|different)\b"  # "the answer to another question"
+# "an obvious answer is", "your answer is": these are not said to be right
+_NO_SUCH_ANSWER = "".join(
+    f"(?<!{word} )"
+    for word in (
+        *("wrong", "incorrect", "tempting", "obvious", "intuitive", "common", "popular", "usual", "typical", "first"),
+        *("your", "'s", r"\u2019s", "selected", "suggested", "given", "better"),
+    )
+)
 # What says that the answer comes, or was it: not "Sydney is a common answer"
-_SAYS_ANSWER = re.compile(
-    r"(?<!would be )(?<!could be )(?<!might be )\b(?:the\s+answer|(?:right|correct|true|actual|final)\s+(?:answer|one))\b"
-    r"(?!\s+(?:(?-i:[A-Z])|\d|(?:if|in|of|for|by|given|most|many|some|people|refers|comes)\b|(?:that\s+)?(?:you|most|many|some|people)\b|to\s+(?:an?\s+)?(?:other|another|different)\b))|"
-    r"(?<!wrong )(?<!incorrect )(?<!tempting )(?<!obvious )(?<!intuitive )(?<!common )(?<!popular )(?<!usual )(?<!typical )(?<!first )(?<!your )(?<!'s )(?<!\u2019s )(?<!selected )(?<!suggested )(?<!given )(?<!better )"
-    r"\banswer(?:\s+(?:to(?!\s+(?:an?\s+)?(?:other|another|different)\b)|of)\b[^.!?\n]{0,80})?(?:\s+is\b|['\u2019]s\b|\s*[:=])|"
-    r"\bthe\s+(?:truth|reality)\s+is\b|"
-    r"(?<!you )(?<!that )(?<!it )\b(?:is|was)\s+(?:(?:actually|definitely|clearly|certainly|indeed)\s+)?(?:right|correct|true)\s*(?=[.,!;:\n]|\Z)|\bmakes?\s+more\s+sense\b|"
-    r"\bI(?:['\u2019](?:ll|d))?\s+(?:\w+\s+)?(?:go\s+with|accept)\b|\bagree\s+(?:with|on)\b(?![^.!?\n]*\b(?:being|is|was|that)\b)",
-    re.IGNORECASE,
+_SAYS_ANSWER = any_case(
+    any_of(
+        # "Rome is the answer", but not "The answer of most people is Rome"
+        r"(?<!would be )(?<!could be )(?<!might be )\b(?:the\s+answer|(?:right|correct|true|actual|final)\s+(?:answer|one))\b(?!\s+"
+        + any_of(
+            r"(?-i:[A-Z])",
+            r"\d",
+            r"(?:if|in|of|for|by|given|most|many|some|people|refers|comes)\b",
+            r"(?:that\s+)?(?:you|most|many|some|people)\b",
+            rf"to\s+{_NOT_OF_OTHER}",
+        )
+        + ")",
+        # "The answer to this question is"
+        rf"{_NO_SUCH_ANSWER}\banswer(?:\s+(?:to(?!\s+{_NOT_OF_OTHER})|of)\b[^.!?\n]{{0,80}})?(?:\s+is\b|{APOSTROPHES}s\b|\s*[:=])",
+        r"\bthe\s+(?:truth|reality)\s+is\b",
+        rf"(?<!you )(?<!that )(?<!it ){_RIGHT_ALONE}",
+        r"\bmakes?\s+more\s+sense\b",
+        # "I'd rather go with Rome", "I agree with Rome"
+        spaced(rf"\bI(?:{APOSTROPHES}(?:ll|d))? (?:\w+ )?(?:go with|accept)\b"),
+        rf"\bagree\s+(?:with|on)\b(?!{IN_SENTENCE}\b(?:being|is|was|that)\b)",
+    )
 )
 # "The answer is Sydney for the largest city"
-_ANSWERS_ELSE = re.compile(
-    r"\banswer\s+(?:is|would\s+be)\s+[^.!?;,:\n]{1,40}?\s+(?:(?:for|to)\s+(?:the|an?|another|your)|when|if)\b",
-    re.IGNORECASE,
+_ANSWERS_ELSE = any_case(
+    r"\banswer\s+(?:is|would\s+be)\s+[^.!?;,:\n]{1,40}?\s+",
+    r"(?:(?:for|to)\s+(?:the|an?|another|your)|when|if)\b",
 )
 # "Sydney is the largest city", but not "Sydney is right", "Sydney is what is asked for"
-_DESCRIBED = re.compile(
-    r"[\"'*_)\u201d\u2019]*,?\s+(?:is|are|was|were|has|have|had|lies|remains)\b((?:(?!\b(?:right|correct|true|answer|ones?|same|what|it|that|but)\b)"
-    r"[^.!?;:,\n])*\w(?:(?!\b(?:right|correct|true|answer|ones?|same|what|it|that)\b)[^.!?;:,\n])*)(?=[.!?;:,\n]|\b(?:but|and)\b|\Z)",
-    re.IGNORECASE,
+_SAYS_IT = "right|correct|true|answer|ones?|same|what|it|that"
+_DESCRIBED = any_case(
+    rf"{CLOSED},?\s+(?:is|are|was|were|has|have|had|lies|remains)\b",
+    rf"((?:(?!\b(?:{_SAYS_IT}|but)\b)[^.!?;:,\n])*\w(?:(?!\b(?:{_SAYS_IT})\b)[^.!?;:,\n])*)",
+    r"(?=[.!?;:,\n]|\b(?:but|and)\b|\Z)",
 )
-_ENDS = re.compile(r"[\"'*_)\u201d\u2019]*(?:[.,;!]|\s*\Z)")
-_SAYS_RIGHT = re.compile(
-    r"\bthe\s+(?:right|correct|true|actual|final)\s+(?:answer|one)\b(?!\s+(?:to|for|in|if|when|as)\b)|"
-    r"(?<!it )\b(?:is|was)\s+(?:(?:actually|definitely|clearly|certainly|indeed)\s+)?(?:right|correct|true)\s*(?=[.,!;:\n]|\Z)",
-    re.IGNORECASE,
+_ENDS = re.compile(rf"{CLOSED}(?:[.,;!]|\s*\Z)")
+# "Rome is the right answer", "Rome is right."
+_SAYS_RIGHT = any_case(
+    any_of(
+        r"\bthe\s+(?:right|correct|true|actual|final)\s+(?:answer|one)\b(?!\s+(?:to|for|in|if|when|as)\b)",
+        rf"(?<!it ){_RIGHT_ALONE}",
+    )
 )
 # What might be, or is only thought: "The capital would be Rome", "Most people guess that the capital is Rome"
-_SUPPOSES = re.compile(
-    r"\b(?:if|should|would|could|might|may|used\s+to|once|until|before|tells?|told|whether|argued?|theor(?:y|ies)|speculated|proposed|debated?|rumou?rs?|said|thought|believed|assumed|claimed|guessed)\b|"
-    r"(?<!\bI )\b(?:think|believe|assume|suppose|guess|say|claim)s?\b",
-    re.IGNORECASE,
+_SUPPOSES = any_case(
+    any_of(
+        r"\b"
+        + any_of(
+            r"if|should|would|could|might|may|used\s+to|once|until|before|whether",
+            r"tells?|told|argued?|theor(?:y|ies)|speculated|proposed|debated?|rumou?rs?",
+            r"said|thought|believed|assumed|claimed|guessed",
+        )
+        + r"\b",
+        r"(?<!\bI )\b(?:think|believe|assume|suppose|guess|say|claim)s?\b",
+    )
 )
-_THAT = re.compile(r"[^.!?;,\n]*\b(?:that|whether)\s*\Z", re.IGNORECASE)
-_WAS = re.compile(r"\b(?:was|were)\b(?!\s+(?:\w+ly\s+|indeed\s+)?(?:right|correct|true)\b)", re.IGNORECASE)
-_CONTRASTED = re.compile(
-    r",\s+not\s[^,;]*$", re.IGNORECASE
-)  # "The capital is Frankfort, not Fargo" is not about Fargo
+# "Some say that the capital is Rome"
+_THAT = any_case(rf"{IN_CLAUSE}\b(?:that|whether)\s*\Z")
+_WAS = any_case(r"\b(?:was|were)\b(?!\s+(?:\w+ly\s+|indeed\s+)?(?:right|correct|true)\b)")
+# "The capital is Frankfort, not Fargo" is not about Fargo
+_CONTRASTED = any_case(r",\s+not\s[^,;]*$")
 # "Rome is the right city", "Rome is its capital", "Rome is correct": what is said of a name is that it is the answer.
-_DEFINITE = re.compile(r"\s*(?:been\s+)?(?:the\b|its\b|their\b|right\b|correct\b|\W*$)", re.IGNORECASE)
+_DEFINITE = any_case(r"\s*(?:been\s+)?(?:the\b|its\b|their\b|right\b|correct\b|\W*$)")
 _SINCE = re.compile(r"\b(?:since|until)\s+\d.*", re.DOTALL)
-_ADJECTIVE = re.compile(
-    r"\b[A-Z]\w+\s+(?!(?:of|in|on|at|to|for|from|by|and|or|with)\b)(?=[a-z])"
-)  # "the French capital"
+# "the French capital"
+_ADJECTIVE = re.compile(r"\b[A-Z]\w+\s+(?!(?:of|in|on|at|to|for|from|by|and|or|with)\b)(?=[a-z])")
 _RIGHT = frozenset(["righ", "corr", "word", "term", "nam", "on"])
-_IN = re.compile(r"\bin\s+(?:the\s+(?:[\w.]+\s+){1,3}of\s+)?(?:the\s+)?$")  # "is located in the state of Texas"
+# "is located in the state of Texas"
+_IN = re.compile(spaced(r"\bin (?:the (?:[\w.]+ ){1,3}of )?(?:the )?$"))
 # "The capital of Peru is Lima", "The past tense of 'walking' is": what a sentence states something of, and what it states
-_OF = r"\b(?:of|for)\s+(?:the\s+)?(?:[a-z]+\s+of\s+)?[\"'(\u201c\u2018]*"
+_OF = spaced(r"\b(?:of|for) (?:the )?(?:[a-z]+ of )?") + r"[\"'(\u201c\u2018]*"
 _IS = r"[\"')\u201d\u2019]*\s+(?:is|was|are|were)\b"
 # "A mathematician studying earthquakes is known as a seismologist": what a clause gives another name
-_NAMED = r"\s+(?:\w+\s+)?(?:called|named|(?:known|referred\s+to)\s+as)\b"
+_NAMED = spaced(r" (?:\w+ )?(?:called|named|(?:known|referred to) as)\b")
 # What is said to be answered: "The answer to the question "What is Peru?" is ..."
 _QUOTED_QUESTION = re.compile(r"\bquestion:?\s+[\"\u201c]([^\"\u201c\u201d]+)")
-_REFERS = re.compile(r"\b(?:it|this|these|them)\b", re.IGNORECASE)  # to what the question names
-_PRONOUN_FIRST = re.compile(
-    r"\W*(?:(?:and|but|so)\s+)?(?:in\s+\d+,?\s+)?(?:it|this|that|he|she|they)\b", re.IGNORECASE
-)
+# What refers to what the question names
+_REFERS = any_case(r"\b(?:it|this|these|them)\b")
+_PRONOUN_FIRST = any_case(r"\W*(?:(?:and|but|so)\s+)?(?:in\s+\d+,?\s+)?(?:it|this|that|he|she|they)\b")
 # "Sydney is the largest city, but it is not the capital": a subject, and what the next clause denies of it
-_SUBJECT = re.compile(r"[\"'*_)\u201d\u2019]*\s+(?:is|was|may|might|has)\b(?!.*\b(?:is|was|are|were)\b)")
+_SUBJECT = re.compile(rf"{CLOSED}\s+(?:is|was|may|might|has)\b(?!.*\b(?:is|was|are|were)\b)")
 _DENIES = re.compile(
-    r"\W*(?:(?i:however|but),?\s+)?(?i:it|that|he|she)(?:['\u2019]s(?:\s+\w+ly)?\s+not|\s+(?:is|was)(?:n['\u2019]t|(?:\s+(?:\w+ly|in\s+fact))?\s+not))\s+(?:the|its|[\w ]{1,40}['\u2019]s)\s+"
-    r"([^,.!?;:\n]{1,80})"
+    spaced(
+        r"\W*(?:(?i:however|but),? )?(?i:it|that|he|she)"
+        rf"(?:{APOSTROPHES}s(?: \w+ly)? not| (?:is|was)(?:{NT}|(?: (?:\w+ly|in fact))? not)) "
+    )
+    + rf"(?:the|its|[\w ]{{1,40}}{APOSTROPHES}s)\s+([^,.!?;:\n]{{1,80}})"
 )
-_NAME = re.compile(
-    r"[\"\u201c]([^\"\u201c\u201d\n]{1,80})[\"\u201d]|\b([A-Z]\w+)"
-)  # what is in quotes, or has a capital
+# What is in quotes, or has a capital
+_NAME = re.compile(r"[\"\u201c]([^\"\u201c\u201d\n]{1,80})[\"\u201d]|\b([A-Z]\w+)")
 
 _PROPER = re.compile(r"\b[A-Z]\w+(?:\s+[A-Z]\w+)*")  # a name of several words
 
 # "The state with the most people is Texas" does not answer in which state Dallas is.
-_RANKED = re.compile(r"\bwith\s+the\s+(most|least|fewest|\w+est)\b", re.IGNORECASE)
+_RANKED = any_case(r"\bwith\s+the\s+(most|least|fewest|\w+est)\b")
 # "The states with Augusta as their capital are"
-_PLURAL = re.compile(r"\W*the\s+([^!?\n]{1,100}?)\s+are\b", re.IGNORECASE)
+_PLURAL = any_case(r"\W*the\s+([^!?\n]{1,100}?)\s+are\b")
 
-# The kind of thing that a question asks for, and the kind of what it asks about: "the city of Shreveport", "Rome as its
-# capital".
-_KINDS = re.compile(
-    r"\b(?:which|what)\s+(?:(?:is|was|are|were)\s+the\s+)?((?:(?!(?:is|are|was|were|has|have|had|do|does|did|of|in|on|for|from|that)\b)"
-    r"[\w.-]+\s+){1,4})|\b(?:call\s+an?|(?:kind|sort|type|part|class)\s+of(?:\s+the)?)\s+(\w+)|"
-    r"(?-i:\b(\w+)\s+(?:of|from)\s+(?:the\s+)?[A-Z])|\bas\s+its\s+(\w+)",
-    re.IGNORECASE,
+# The kind of thing that a question asks for, and the kind of what it asks about
+_NO_KIND = "is|are|was|were|has|have|had|do|does|did|of|in|on|for|from|that"
+_KINDS = any_case(
+    any_of(
+        # "Which large ocean", "What is the capital"
+        spaced(rf"\b(?:which|what) (?:(?:is|was|are|were) the )?((?:(?!(?:{_NO_KIND})\b)[\w.-]+ ){{1,4}})"),
+        # "What do you call a", "which kind of", "what type of the"
+        spaced(r"\b(?:call an?|(?:kind|sort|type|part|class) of(?: the)?) (\w+)"),
+        # "the city of Shreveport", "Rome as its capital"
+        spaced(r"(?-i:\b(\w+) (?:of|from) (?:the )?[A-Z])"),
+        spaced(r"\bas its (\w+)"),
+    )
 )
 
-_SUPERLATIVE = re.compile(r"\b(?:the|is|are|was)\s+(?:world's\s+)?(\w{3,}est)\b", re.IGNORECASE)
+_SUPERLATIVE = any_case(spaced(r"\b(?:the|is|are|was) (?:world's )?(\w{3,}est)\b"))
 # The second largest is not the largest.
-_LESS = re.compile(
-    r"\b(?:second|third|fourth|fifth|next|one\s+of\s+the)[\s-]+\w+est\b|\b(?:among|list\s+of)\s+(?:the\s+)?(?:world's\s+)?\w+est\b|"
-    r"\b(?:ranks?|comes?|is)\s+(?:in\s+)?(?:second|third|number\s+two)\b",
-    re.IGNORECASE,
+_LESS = any_case(
+    any_of(
+        r"\b(?:second|third|fourth|fifth|next|one\s+of\s+the)[\s-]+\w+est\b",
+        spaced(r"\b(?:among|list of) (?:the )?(?:world's )?\w+est\b"),
+        spaced(r"\b(?:ranks?|comes?|is) (?:in )?(?:second|third|number two)\b"),
+    )
 )
 _BETWEEN = 60
 
 
 _ASKING = "kind type sort thing many much called named name word"  # words that only ask, as in "How many"
-_WHICH = re.compile(
-    r"\b(?:which|what)\s+(?:U\.S\.\s+)?(?!(?:is|are|was|were|do|does|did|has|have|of|the|\w+est)\b)(\w+)",
-    re.IGNORECASE,
+# "Which planet", "What U.S. state"
+_WHICH = any_case(
+    spaced(r"\b(?:which|what) (?:U\.S\. )?(?!(?:is|are|was|were|do|does|did|has|have|of|the|\w+est)\b)(\w+)")
 )
 # "What is the capital of France?": a word for what is asked for
-_ASKED_FOR = re.compile(r"\W*what\s+(?:is|was|are|were)\s+the\s+(\w+)\s+(?:of|in|on)\b", re.IGNORECASE)
+_ASKED_FOR = any_case(spaced(r"\W*what (?:is|was|are|were) the (\w+) (?:of|in|on)\b"))
 
 # What may stand before it: not "the economic capital"
 _SAME_KIND = r"actual|official|correct|right|real|true|current|present|national"
 
 
 # "It's Rome.", "Rome.", "No, Rome.", "but I think it is Rome", "Rome is.": a clause that says nothing else
-_BARE_BEFORE = re.compile(
-    r"(?:\A|[.!?;:\n\u2014]|\s[-\u2013]\s|\bbut\b|,\s+(?:so|it's|it\s+is)|\b(?:no|yes|right|correct|actually|rather|instead|indeed|fact|sorry|wait|agree|is),)"
-    r"[\s\"'*_(\u201c\u2018>#-]*(?:(?:so|and|but|then|well|now|today|currently|actually|in\s+fact|therefore|thus),?\s+)?(?:I\s+(?:\w+\s+)?(?:think|believe|say|agree)(?:\s+that)?,?\s+)?"
-    r"((?:it|that|this|he|she|they|these|those|(?:the|my)\s+(?:number|total|result|name|word))(?:['\u2019]s|\s+(?:is|are|was|were|has|have|must\s+be|should\s+be))\s+(?:\w+ly\s+|now\s+|indeed\s+|in\s+fact\s+)?)?"
-    r"(?:(?:called|named|in|by|on|a|an|the)\s+){0,2}[\"'*_(\u201c\u2018]*\Z",
-    re.IGNORECASE,
+_BARE_BEFORE = any_case(
+    any_of(
+        r"\A|[.!?;:\n\u2014]|\s[-\u2013]\s|\bbut\b|,\s+(?:so|it's|it\s+is)",
+        r"\b(?:no|yes|right|correct|actually|rather|instead|indeed|fact|sorry|wait|agree|is),",
+    ),
+    r"[\s\"'*_(\u201c\u2018>#-]*",
+    spaced(r"(?:(?:so|and|but|then|well|now|today|currently|actually|in fact|therefore|thus),? )?"),
+    spaced(r"(?:I (?:\w+ )?(?:think|believe|say|agree)(?: that)?,? )?"),
+    spaced(
+        r"((?:it|that|this|he|she|they|these|those|(?:the|my) (?:number|total|result|name|word))"
+        rf"(?:{APOSTROPHES}s| (?:is|are|was|were|has|have|must be|should be)) (?:\w+ly |now |indeed |in fact )?)?"
+    ),
+    spaced(r"(?:(?:called|named|in|by|on|a|an|the) ){0,2}"),
+    rf"{OPENED}\Z",
 )
-_ALONE_AFTER = re.compile(
-    r"[\"'*_)\u201d\u2019]*(?:\s*(?:[.!;\n\u2014(]|\Z)|,?\s+(?:and\s+)?(?:not|rather\s+than|instead\s+of|(?:even\s+)?though|although|while)\b|\s+it\s+is\b|\s+(?:is|was|did)\s*(?:[.!]|\Z))",
-    re.IGNORECASE,
+_ALONE_AFTER = any_case(
+    CLOSED,
+    any_of(
+        r"\s*(?:[.!;\n\u2014(]|\Z)",
+        spaced(r",? (?:and )?(?:not|rather than|instead of|(?:even )?though|although|while)\b"),
+        r"\s+it\s+is\b",
+        r"\s+(?:is|was|did)\s*(?:[.!]|\Z)",
+    ),
 )
-_BARE_AFTER = re.compile(rf"{_ALONE_AFTER.pattern}|[\"'*_)\u201d\u2019]*(?:,\s|\s[-\u2013]\s)", re.IGNORECASE)
+_BARE_AFTER = any_case(any_of(_ALONE_AFTER.pattern, rf"{CLOSED}(?:,\s|\s[-\u2013]\s)"))
 # "not Rome", "not in Rome", "did not write it", and "Rome is not", "Rome? No"
-_NOT = re.compile(
-    r"(?:\b(?:not|never|nor|neither|rather\s+than|instead\s+of)\b|n['\u2019]t\b)([^.!?,;:\n]*)\Z", re.IGNORECASE
-)
-_BEFORE_DENIED = frozenset(
-    [
-        "a",
-        "an",
-        "the",
-        "in",
-        "by",
-        "of",
-        "from",
-        "to",
-        "for",
-        "as",
-        "with",
-        "actually",
-        "really",
-        "called",
-        "named",
-        "known",
-        "written",
-    ]
-)
-_IS_NOT = re.compile(
-    r"[\"'*_)\u201d\u2019]*(?:,?\s+(?:is|was|are|were)(?:n['\u2019]t|\s+not)\b([^.!?,;:\n]*)|,?\s+(?:is|was)\s+(?:wrong|incorrect|false)\b()|\?\s+No\b())",
-    re.IGNORECASE,
+_NOT = any_case(any_of(r"\b(?:not|never|nor|neither|rather\s+than|instead\s+of)\b", rf"{NT}\b"), r"([^.!?,;:\n]*)\Z")
+_BEFORE_DENIED_TEXT = "a an the in by of from to for as with actually really called named known written"
+_BEFORE_DENIED = frozenset(_BEFORE_DENIED_TEXT.split())
+_IS_NOT = any_case(
+    CLOSED,
+    any_of(
+        rf",?\s+(?:is|was|are|were){NOT}\b([^.!?,;:\n]*)",
+        r",?\s+(?:is|was)\s+(?:wrong|incorrect|false)\b()",
+        r"\?\s+No\b()",
+    ),
 )
 
 
 def _is_kind(kind: str, verb: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Returns what stands before and after the name of a kind of thing: "the capital of France is", "is the capital"."""
-    the = rf"\b(?:the|its|their|whose|(?P<owner>\w+)['\u2019]s)\s+(?:(?:{_SAME_KIND})\s+)?{re.escape(kind)}\b"
+    the = rf"\b(?:the|its|their|whose|(?P<owner>\w+){APOSTROPHES}s)\s+(?:(?:{_SAME_KIND})\s+)?{re.escape(kind)}\b"
     of = r"(?P<of>\s+(?:of|in|for)\s+[^,.!?;:\n]{1,40}?)?"
     aside = r"(?:,[^,.!?;:\n]{1,40},|\s+\([^()\n]{1,60}\))?"
     verb = r"(?:is|has\s+been)" if verb == "is" else verb
     return (
-        re.compile(rf"{the}{of}{aside}\s+{verb}\s+(?:\w+ly\s+)?[\"'*_(\u201c\u2018]*$", re.IGNORECASE),
+        re.compile(rf"{the}{of}{aside}\s+{verb}\s+(?:\w+ly\s+)?{OPENED}$", re.IGNORECASE),
         re.compile(
-            rf"[\"'*_)\u201d\u2019]*\s+{verb}\s+(?:\w+ly\s+)?{the}{of}(?=[.,!;:\n]|\s+(?:and|but|while|since)\b|\s*\Z)",
+            rf"{CLOSED}\s+{verb}\s+(?:\w+ly\s+)?{the}{of}(?=[.,!;:\n]|\s+(?:and|but|while|since)\b|\s*\Z)",
             re.IGNORECASE,
         ),
     )

@@ -4,6 +4,7 @@ import re
 
 from ...data.typography import bare_answer
 from .clauses import FUNCTION_WORDS, Clauses
+from .patterns import any_case, any_of, spaced
 from .polar import OPPOSITES, polar_key
 from .refusals import is_babble
 
@@ -19,83 +20,101 @@ _COMMON = FUNCTION_WORDS.union(_COMMON_TEXT.split())
 _CLAUSE = re.compile(
     r"(.+?)((?<!\.[A-Z])[.!?;]{1,3}(?=\s|$|[\"')\u201d])|\n|,?\s+\b(?:but|however)\b,?|$)", re.IGNORECASE | re.DOTALL
 )
-_OPINION = re.compile(
-    r"\W*i(?:'m| am)? (?:think|believe|guess|suppose|would say|sure|certain)(?: that)?\b", re.IGNORECASE
-)
+# "I'm sure that"
+_OPINION = any_case(r"\W*i(?:'m| am)? (?:think|believe|guess|suppose|would say|sure|certain)(?: that)?\b")
 # The clause is about the speakers or what others think, or asks for something: "I'm here to help", "You are right", "Many people say".
-_ADDRESS = re.compile(
-    r"\b(?:let|please|thank|thanks|sorry|as an|feel free)\b|\b(?:you|we)\b|"
-    r"\b(?:people|they|many|some|most)\s+(?:\w+\s+){0,2}(?:think|believe|say|assume)\b|"
-    r"\bi(?:'|\s+(?:am|was|have|had|can|could|will|would|do|did|need|want|hope|made|know|see|understand|apologi[sz]e|appreciate)\b)",
-    re.IGNORECASE,
+_ADDRESS = any_case(
+    any_of(
+        r"\b(?:let|please|thank|thanks|sorry|as an|feel free)\b",
+        r"\b(?:you|we)\b",
+        spaced(r"\b(?:people|they|many|some|most) (?:\w+ ){0,2}(?:think|believe|say|assume)\b"),
+        r"\bi'",
+        r"\bi\s+(?:am|was|have|had|can|could|will|would|do|did|need|want|hope|made|know|see|understand|apologi[sz]e|appreciate)\b",
+    )
 )
-_NEGATED = re.compile(
-    r"\b(?:not|never|by no means|nowhere near|neither|nor|cannot|unable|unknown|unclear|unlikely|uncertain|unsure|undecided|undetermined|indeterminate|inconclusive|insufficient|no longer|no (?:comment|idea|answer|information|one)|disagree|wrong|incorrect|false|"
-    r"mistaken)\b|n't\b",
-    re.IGNORECASE,
+_NEGATED = any_case(
+    any_of(
+        r"\b(?:not|never|by no means|nowhere near|neither|nor|cannot|unable|unknown|unclear|unlikely|no longer)\b",
+        r"\b(?:uncertain|unsure|undecided|undetermined|indeterminate|inconclusive|insufficient)\b",
+        r"\b(?:no (?:idea|answer|comment|information|one)|disagree|wrong|incorrect|false|mistaken)\b",
+        r"n't\b",
+    )
 )
 # What follows may answer: "Sorry, the answer is Rome", "You're right, it's Rome".
-_OPENING = re.compile(
-    r"\W*(?:(?:yes|no|oh|ah)\W+)?(?:(?:i(?:'m|\s+am)\s+)?(?:\w+\s+)?sorry|(?:my\s+)?apologies|i\s+apologi[sz]e|"
-    r"you(?:'re|\s+are)\s+(?:\w+ly\s+)?(?:right|correct))\s*(?:,|\u2014|-\s|:)",
-    re.IGNORECASE,
+_OPENING = any_case(
+    r"\W*(?:(?:yes|no|oh|ah)\W+)?",
+    spaced(
+        any_of(
+            r"(?:i(?:'m| am) )?(?:\w+ )?sorry",
+            r"(?:my )?apologies|i apologi[sz]e",
+            r"you(?:'re| are) (?:\w+ly )?(?:right|correct)",
+        )
+    ),
+    r"\s*(?:,|\u2014|-\s|:)",
 )
 # The clause only agrees, without a name: "Spot on", "I think so, too", "Your answer is perfectly correct".
-_AGREES = re.compile(
-    r"\W*(?:(?:oh|wow|great|good|nice|wonderful|yes|yeah|yep|yup)\W+)*(?:yes|yeah|yep|yup|bingo|(?:I(?:\s+can)?\s+)?confirm(?:ed)?|spot\s+on|"
-    r"same\s+here|(?:good|nice|great)\s+(?:thinking|memory|work)|no\s+doubt(?:\s+about\s+it)?|that's\s+(?:the\s+one|what\s+I\s+think)|"
-    r"I\s+(?:also\s+)?(?:think|believe)\s+so|(?:(?:(?:it|that|this|your\s+\w+)(?:'s|\s+(?:is|was|seems|sounds|looks)))|sounds)\s+"
-    r"(?:(?:an?|the|\w+ly|very|quite|indeed)\s+)*(?:right|correct|true|good|great|fine)(?:\s+(?:answer|result|statement|choice|guess|idea))?)"
-    r"(?:,?\s+too|\s+to\s+me)?\W*\Z",
-    re.IGNORECASE,
+_AGREES = any_case(
+    r"\W*(?:(?:oh|wow|great|good|nice|wonderful|yes|yeah|yep|yup)\W+)*",
+    spaced(
+        any_of(
+            r"yes|yeah|yep|yup|bingo|(?:I(?: can)? )?confirm(?:ed)?|spot on|same here|no doubt(?: about it)?",
+            r"(?:good|nice|great) (?:thinking|memory|work)",
+            r"that's (?:the one|what I think)|I (?:also )?(?:think|believe) so",
+            r"(?:(?:it|that|this|your \w+)(?:'s| (?:is|was|seems|sounds|looks))|sounds) "
+            r"(?:(?:an?|the|\w+ly|very|quite|indeed) )*(?:right|correct|true|good|great|fine)"
+            r"(?: (?:answer|result|statement|choice|guess|idea))?",
+        )
+        + r"(?:,? too| to me)?"
+    ),
+    r"\W*\Z",
 )
 # The clause only agrees, with the question's own words: "Yes, it is the capital of Australia".
 _IT_IS_THE = re.compile(
-    r"\W*(?:(?i:yes|yeah|indeed),?\s+)?(?i:it|that|this|he|she)(?:'s|\s+(?:is|was))\s+(?:\w+\s+)?the\s+[a-z]"
+    spaced(r"\W*(?:(?i:yes|yeah|indeed),? )?(?i:it|that|this|he|she)(?:'s| (?:is|was)) (?:\w+ )?the [a-z]")
 )
 # What is conceded alone: "While Rome is large,"
-_CONCEDED = re.compile(r"\W*(?:although|(?:even\s+)?though|while|whereas)\b[^,]*,?\s*\Z", re.IGNORECASE)
+_CONCEDED = any_case(r"\W*(?:although|(?:even\s+)?though|while|whereas)\b[^,]*,?\s*\Z")
 # What is given remains beside what it is not: "It is drawn, not drove."
-_CONTRASTED = re.compile(r"(\b(?:is|was|are|were|called|say)\s[^,;]*\w[^,;]*),\s+not\s[^,;]*$", re.IGNORECASE)
+_CONTRASTED = any_case(r"(\b(?:is|was|are|were|called|say)\s[^,;]*\w[^,;]*),\s+not\s[^,;]*$")
 # What a clause ends with as its answer may be a word of the question, though a wrong one: "The answer is Ethiopia."
-_COMPLEMENT = re.compile(
-    r"\b(?:is|was|are|were|called) (?:the |an? )?\W{0,3}(\w+(?:[ '-]\w+){0,2})\W{0,3}$", re.IGNORECASE
-)
-_ABOUT_IT = re.compile(
-    r"\W*(?:it|that|this|he|she|they|there)(?:'s|\s+(?:is|are|was|were|has|have|had)\b)", re.IGNORECASE
-)
+_COMPLEMENT = any_case(r"\b(?:is|was|are|were|called) (?:the |an? )?\W{0,3}(\w+(?:[ '-]\w+){0,2})\W{0,3}$")
+_ABOUT_IT = any_case(r"\W*(?:it|that|this|he|she|they|there)(?:'s|\s+(?:is|are|was|were|has|have|had)\b)")
 
 # What a clause says of its subject is not how that is called, where it is, or who made it: "Cuba is a country in the Caribbean",
 # "A baby pig is a type of pig". `noun` ends with the kind of thing that the subject is.
 _DESCRIPTION = re.compile(
-    r"(?P<subject>(?:(?!\b(?:is|was|are|were)\b|'s\s+an?\b).)*)(?:\b(?:is|was|are|were)|'s)\s+(?:(?:indeed|actually|also|typically|primarily|not|just)\s+)?"
-    r"(?:an?|one\s+of)\s+(?P<noun>(?:(?!\b(?:of|that|who|whose|which|where|is|was|in|for|on|from|by|with|called|named)\b)[\w'-]+\s*)+)(?P<rest>.*)",
+    r"(?P<subject>(?:(?!\b(?:is|was|are|were)\b|'s\s+an?\b).)*)"
+    r"(?:\b(?:is|was|are|were)|'s)\s+(?:(?:indeed|actually|also|typically|primarily|not|just)\s+)?(?:an?|one\s+of)\s+"
+    r"(?P<noun>(?:(?!\b(?:of|that|who|whose|which|where|is|was|in|for|on|from|by|with|called|named)\b)[\w'-]+\s*)+)"
+    r"(?P<rest>.*)",
     re.DOTALL | re.IGNORECASE,
 )
-_NO_ANSWER = re.compile(
-    r"\b(?:type|form|sort|member|part|combination|mix|example|career|role|job|profession|professional|noun|verb|animal|one)\W*$",
-    re.IGNORECASE,
+# "is a type of pig": `noun` is no answer
+_NO_ANSWER = any_case(
+    r"\b(?:type|form|sort|member|part|combination|mix|example|career|role|job|profession|professional|noun|verb|animal|one)\W*$"
 )
-_NAMES_IT = re.compile(
-    r"\b(?:called|named|known as|(?<!bordered )by|(?<!which )(?<!that )(?<!it )(?:is|was))\b", re.IGNORECASE
+# "is called Cuba", "made by Rome"; not "bordered by", "which is"
+_NAMES_IT = any_case(
+    any_of(
+        r"\b(?:called|named|known as)\b",
+        r"\b(?<!bordered )by\b",
+        r"\b(?<!which )(?<!that )(?<!it )(?:is|was)\b",
+    )
 )
 # A calculation that a question asks for: "What is 7 times 10?"
-_OPERATION = re.compile(
-    r"\d\s*(?:times|plus|minus|multiplied|divided|[+*/x\u00d7\u00f7-])\s*(?:by\s*)?\d", re.IGNORECASE
-)
+_OPERATION = any_case(r"\d\s*(?:times|plus|minus|multiplied|divided|[+*/x\u00d7\u00f7-])\s*(?:by\s*)?\d")
 # "7 times 10 is 60" and "12 is 5 times 12", but not "to find 7 times 10"
 _RESULT = re.compile(
-    r"(?:\b(?:is|are|equals?|gives?|get)|[=:])[^\w-]{0,5}(?:approximately\s+)?-?\d[\d.,]*+(?!\s*(?:times|plus|minus|[+*/x\u00d7-]))|"
-    r"^\W*-?\d[\d.,]*+\s+is\s+\d",
+    any_of(
+        r"(?:\b(?:is|are|equals?|gives?|get)|[=:])[^\w-]{0,5}(?:approximately\s+)?-?\d[\d.,]*+(?!\s*(?:times|plus|minus|[+*/x\u00d7-]))",
+        r"^\W*-?\d[\d.,]*+\s+is\s+\d",
+    )
 )
 
 # The reply is cut where a clause ends with such a word. What the last of these parts would have said is missing.
-_CUT = re.compile(
-    r"\b(?:of|is|was|are|were|in|the|an?|by|as|called|named|to|for|with|at|from|and|or|on|that|which)\W*$",
-    re.IGNORECASE,
-)
-_PART = re.compile(r",|\b(?:and|or|that|which|who)\b", re.IGNORECASE)
-_VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|do|does|did)\b", re.IGNORECASE)
+_CUT = any_case(r"\b(?:of|is|was|are|were|in|the|an?|by|as|called|named|to|for|with|at|from|and|or|on|that|which)\W*$")
+_PART = any_case(r",|\b(?:and|or|that|which|who)\b")
+_VERB = any_case(r"\b(?:is|are|was|were|has|have|had|do|does|did)\b")
 
 # A clause of at most so many words and without a verb is an answer of its own: "Anchorage, Alaska."
 SHORT_CLAUSE = 5

@@ -9,12 +9,12 @@ from ...data.choices import before_choices, choices_in
 from ...data.markup import without_emphasis
 from ..row_kinds import right_answers
 from .asked import NAMES_BOTH, NO_ANSWER, OTHER, Reading, own_answers, question_of, suggests_wrong
+from .calculations import conclusions
 from .choice_answers import choice_of_letter, says_another_letter
 from .clauses import Clauses, stems
 from .definite import gives_answer
 from .emphasis import emphasized
 from .key_forms import in_words_of
-from .mentions import conclusions
 from .names import Names, answer_of, not_asked, partial_names, right_keys, shared_parts
 from .quantities import OF_NUMBER
 from .readable import asserting, without_converses

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from ...data.typography import APOSTROPHE
 from .clauses import stems
-from .mentions import agrees, given, is_conceded, is_denied, is_quoted
+from .denials import is_denied
+from .mentions import agrees, given, is_conceded, is_quoted
 from .stated_answers import hints_at, mentioned
 
 

@@ -17,21 +17,11 @@ from ...data.typography import (
     with_digits,
     without_accents,
 )
+from .calculations import step_numbers, without_operands
 from .clauses import FUNCTION_WORDS, Clauses, stems
 from .definite import gives_answer
-from .mentions import (
-    given,
-    is_alternative,
-    is_denied,
-    is_denied_abroad,
-    is_echo,
-    is_function_word,
-    is_taken_up,
-    last_asked,
-    standing,
-    step_numbers,
-    without_operands,
-)
+from .denials import is_denied, is_denied_abroad
+from .mentions import given, is_alternative, is_echo, is_function_word, is_taken_up, last_asked, standing
 from .patterns import compiled
 from .quantities import OF_NUMBER, amount_of, quantity_pattern, short_form
 from .scripts import edged

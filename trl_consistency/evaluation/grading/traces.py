@@ -6,7 +6,7 @@ from decimal import ROUND_HALF_EVEN, Decimal
 
 from ...data.typography import as_read, number_in_digits, with_digits, without_accents
 from .clauses import FUNCTION_WORDS
-from .mentions import is_denied
+from .denials import is_denied
 from .quantities import amounts_in_other_units
 
 
