@@ -1,9 +1,13 @@
 """Replies that end with the line that prompts ask for: "Answer: Rome"."""
 
+import time
+
 import pytest
 
+from tests.helpers.chats import user
 from trl_consistency.data.answers import ANSWER_INSTRUCTION
 from trl_consistency.evaluation import grade
+from trl_consistency.evaluation.grading.answer_line import answer_line
 from trl_consistency.evaluation.grading.asked import number_in_list
 from trl_consistency.perturbations import build_pairs
 
@@ -311,3 +315,25 @@ def test_the_own_item_of_a_list_with_typos():
         items = {of: f"{of}. Boil it for 12 minutes. Answer: 12" for of in range(1, 6)}
         items[number] = f"{number}. Two dozen eggs are 24 eggs. Answer: 24"
         assert grade(row, "\n".join(items.values())).outcome == "right"
+
+
+@pytest.mark.parametrize(
+    "part", [". ", "? ! ", "answer: ", "answer:\n", "1. ", "Question: ", "my the final ", "\\text{"]
+)
+def test_reading_takes_time_in_proportion_to_the_answer(part):
+    """A reply of full stops took minutes."""
+    row = {
+        "clean_prompt": user(f"Which?\n\n{ANSWER_INSTRUCTION}"),
+        "perturbed_prompt": user("Sydney?"),
+        "answer": "Canberra",
+    }
+
+    def seconds(words):
+        start = time.process_time()
+        answer_line(row, part * words + "Canberra")
+        return time.process_time() - start
+
+    seconds(100)
+    less = max(min(seconds(1_000) for _ in range(3)), 1e-3)
+    # Other processes slow the machine down: one of three is enough.
+    assert any(seconds(8_000) < 25 * less for _ in range(3)), "eight times the words, and not 64 times the time"

@@ -8,12 +8,15 @@ from .asked import asks_for_line, last_text, own_answers
 from .readable import LEAST_QUOTE
 
 
-# Behind marks, the number of a list, or a sentence
 _LINE = re.compile(
-    r"^(?:[^\n]*[.!?:\uff1a][\"'*_)\u201d]*[ \t])?[^\w\n]*(?:\d+[.)][^\w\n]*)?(?:(?:my|the|final|short|correct)\s+){0,2}"
-    r"answer[^\w\n:\uff1a]*[:\uff1a](?:[^\w\n]*\n\s*)?(?P<answer>[^\n]*\w[^\n]*)$",
+    r"\b(?:(?:my|the|final|short|correct)\s){0,2}answer[^\w\n:\uff1a]{0,8}[:\uff1a](?:[^\w\n]{0,20}\n\s*)?(?P<answer>[^\n]*\w[^\n]*)$",
     re.IGNORECASE | re.MULTILINE,
 )
+# What stands before it in its line: marks, or the number of a list, or a sentence
+_BEFORE = re.compile(
+    r"(?:^|[.!?:\uff1a][\"'*_)\u201d]{0,4}[ \t])[^\w\n]{0,12}(?:\d{1,2}[.)][^\w\n]{0,4})?\Z", re.MULTILINE
+)
+_MOST_BEFORE = 30
 _COMMAND = re.compile(
     r"\\(?:boxed|text(?:bf|rm)?|math(?:bf|rm))\s*\{([^{}]*)\}|</?(?:b|i|em|strong|p|div|span)>", re.IGNORECASE
 )
@@ -36,7 +39,7 @@ def answer_line(row: Mapping[str, Any], said: str) -> str | None:
     - Behind a question, a line may be the answer to that: in reply to a text, or if another such line stands before the question.
     """
     said = _COMMAND.sub(r"\1", _COMMAND.sub(r"\1", said))
-    lines = list(_LINE.finditer(said))
+    lines = _lines(said)
     is_asked = asks_for_line(row)
     is_text = isinstance(row["clean_prompt"], str)
     if not is_asked:
@@ -49,6 +52,11 @@ def answer_line(row: Mapping[str, Any], said: str) -> str | None:
     goes_on = first.casefold() != last.casefold() and _ASKS.search(said, lines[0].end(), lines[-1].start())
     is_none = _NO_ANSWER.fullmatch(last) and last.casefold() not in map(str.casefold, own_answers(row))
     return "" if goes_on or is_none else last
+
+
+def _lines(said: str) -> list[re.Match[str]]:
+    lines = _LINE.finditer(said)
+    return [of for of in lines if _BEFORE.search(said, max(of.start() - _MOST_BEFORE, 0), of.start())]
 
 
 def _bare(text: str) -> str:
@@ -73,6 +81,6 @@ def without_request(row: Mapping[str, Any], said: str) -> str:
     for line in said.splitlines():
         if len(line.strip()) < LEAST_QUOTE or not request.startswith(line.strip()):
             kept.append(line)
-        elif _LINE.search("\n".join(kept)):
+        elif _lines("\n".join(kept)):
             break
     return "\n".join(kept)
