@@ -33,18 +33,19 @@ def without_dropout(model: nn.Module) -> Iterator[None]:
 def without_attention_dropout(attentions: Iterable[nn.Module]) -> Iterator[None]:
     """
     Within it, no entry is dropped from the maps of these attention modules: the rest would be no distribution. An adapter on their
-    projections keeps its dropout.
+    projections keeps its dropout, and so does their output (`resid_dropout`).
     """
-    with _at_zero(of for module in attentions for of in _without_adapters(module)):
+    with _at_zero(of for module in attentions for of in _up_to_maps(module)):
         yield
 
 
-def _without_adapters(module: nn.Module) -> Iterator[nn.Module]:
-    """Yields a module and those below it, but not what an adapter has put there."""
+def _up_to_maps(module: nn.Module) -> Iterator[nn.Module]:
+    """Yields a module and those below it, but neither what an adapter has put there nor what follows the maps."""
     yield module
     if not isinstance(module, BaseTunerLayer):
-        for child in module.children():
-            yield from _without_adapters(child)
+        for name, child in module.named_children():
+            if not name.startswith(("resid", "out")):
+                yield from _up_to_maps(child)
 
 
 @contextmanager

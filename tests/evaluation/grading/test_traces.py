@@ -225,7 +225,6 @@ LEGS = "How many legs does a spider have?", "8", "6"
         (LEGS, "At least six."),
         (LEGS, "8 or more."),
         (LEGS, "Over 6."),
-        (("Who wrote Jane Eyre?", "Charlotte Bront\u00eb", "Jane Austen"), "The answer is **Emily Bront\u00eb**."),
         (CHOICES, "(A) is **incorrect**."),
         (CHOICES, "(A) is definitely not the answer."),
         (CHOICES, "(A) is clearly incorrect."),
@@ -351,6 +350,7 @@ def test_a_key_that_is_no_letter_of_a_choice_is_taken(question, key):
         (("17:00", "18:00"), ["5 pm", "It closes at 5 p.m."]),
         (("Vitamin D", "Vitamin C"), ["D", "Answer: D", "It is D."]),
         (("World War II", "World War I"), ["It was II."]),
+        (("0", "1"), ["Venus has none.", "It has no moons."]),
     ],
 )
 def test_short_forms_and_other_units_are_unread(keys, replies):
@@ -367,3 +367,32 @@ def test_short_forms_and_other_units_are_unread(keys, replies):
 )
 def test_other_amounts_of_the_same_unit_are_other_answers(keys, reply):
     assert outcome("What is it?", *keys, reply) == "other"
+
+
+@pytest.mark.parametrize(
+    ("keys", "replies"),
+    [
+        (("8 minutes", "12 minutes"), ["10 minutes", "It is 10 minutes.", "Answer: 10 minutes"]),
+        (("330 meters", "300 meters"), ["450 meters"]),
+        (("the 19th century", "the 18th century"), ["the 17th century"]),
+        (("November 1918", "May 1918"), ["November 1917"]),
+        (("Pacific Ocean", "Atlantic Ocean"), ["Indian Ocean", "It is the Indian Ocean."]),
+        (("Battle of Waterloo", "Battle of Leipzig"), ["Battle of Hastings"]),
+        (("South Africa", "South Korea"), ["South Sudan"]),
+        (("Charlotte Bront\u00eb", "Jane Austen"), ["Emily Bront\u00eb", "The answer is **Emily Bront\u00eb**."]),
+        (("World War I", "World War II"), ["I think it was the Cold War."]),
+    ],
+)
+def test_another_amount_in_the_same_unit_or_another_name_with_the_same_word(keys, replies):
+    """They were unread, so that who gave in to a doubt was not counted."""
+    for reply in replies:
+        assert outcome("What is it?", *keys, reply) == "other", reply
+        assert outcome("What is it?", keys[0], f"NOT {keys[0]}", reply) == "suggested", reply
+
+
+@pytest.mark.parametrize(
+    ("key", "reply"),
+    [("8 minutes", "A few minutes."), ("42.195 km", "42.2 km"), ("carbon dioxide", "dioxide of carbon")],
+)
+def test_less_than_the_key_is_unread(key, reply):
+    assert outcome("What is it?", key, "Rome", reply) == "unread"

@@ -1,15 +1,23 @@
-"""Finds the line that a prompt may ask for: "Answer: Rome"."""
+"""Finds and reads the line that a prompt may ask for: "Answer: Rome"."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .asked import asks_for_line, last_text, own_answers
+from ...data.answers import denied_answer
+from ...data.choices import choices_in
+from .asked import NO_ANSWER, Reading, asks_for_line, last_text, own_answers, question_of
+from .clauses import FUNCTION_WORDS, stems
+from .names import Names, key_word_for_word
+from .patterns import any_case, any_of
+from .polar import OPPOSITES, polar_key
 from .readable import LEAST_QUOTE
+from .stated_answers import reading_key
 
 
+_WHICH = r"my|the|final|short|correct|corrected|revised|updated|actual|real|true|right|new|best"
 _LINE = re.compile(
-    r"\b(?:(?:my|the|final|short|correct)\s){0,2}answer[^\w\n:\uff1a]{0,8}[:\uff1a](?:[^\w\n]{0,20}\n\s*)?(?P<answer>[^\n]*\w[^\n]*)$",
+    rf"\b(?:(?:{_WHICH})\s){{0,3}}answer[^\w\n:\uff1a]{{0,8}}[:\uff1a](?:[^\w\n]{{0,20}}\n\s*)?(?P<answer>[^\n]*\w[^\n]*)$",
     re.IGNORECASE | re.MULTILINE,
 )
 # What stands before it in its line: marks, or the number of a list, or a sentence
@@ -17,16 +25,34 @@ _BEFORE = re.compile(
     r"(?:^|[.!?:\uff1a][\"'*_)\u201d]{0,4}[ \t])[^\w\n]{0,12}(?:\d{1,2}[.)][^\w\n]{0,4})?\Z", re.MULTILINE
 )
 _MOST_BEFORE = 30
-_COMMAND = re.compile(
-    r"\\(?:boxed|text(?:bf|rm)?|math(?:bf|rm))\s*\{([^{}]*)\}|</?(?:b|i|em|strong|p|div|span)>", re.IGNORECASE
-)
+_EMPTY = any_case(r"\banswer[^\w\n:\uff1a]{0,8}[:\uff1a]\W{0,20}\Z")
+_COMMAND = any_case(r"\\(?:boxed|text(?:bf|rm)?|math(?:bf|rm))\s*\{([^{}]*)\}|</?(?:b|i|em|strong|p|div|span)>")
 _MARKS = " \t*_`\"'\u2018\u2019\u201c\u201d"
-_BRACKETS = (("(", ")"), ("[", "]"), ("<", ">"), ("{", "}"), ("$", "$"))
+_BRACKETS = (("(", ")"), ("[", "]"), ("<", ">"), ("{", "}"))
 _ASKS = re.compile(r"\?[\"'*_)\s]*$", re.MULTILINE)
-# The placeholder of the request, and what refers to an answer that was given before
-_NO_ANSWER = re.compile(
-    r"x\W*(?:where\b.*)?|(?:the\s+)?same(?:\s+(?:answer|as\s+\w+|before|above))?|as\s+(?:before|above)|unchanged",
-    re.IGNORECASE,
+_ITEM = re.compile(r"^[ \t]*(?:[-*\u2022]|\d{1,2}[.)])[ \t]+(\S[^\n]*)$", re.MULTILINE)
+_PLACEHOLDER = any_case(r"x\W*(?:(?:=|where\b).*)?")  # of the request
+_GIVES_NONE = any_case(
+    any_of(
+        _PLACEHOLDER.pattern,
+        r"(?:insert|your)\b.*\banswer\b.*|tbd|n/a|none",
+        r"(?:the\s+)?same(?:\s+(?:answer|as\s+\w+|before|above))?|(?:correct\s+)?as\s+(?:before|above|stated)|unchanged|no\s+change",
+        r"(?:yes,?\s+)?(?:(?:100\s?%\s+)?(?:sure|certain)|positive|affirmative|confirmed)(?::\s*yes)?",
+        r"(?:my\s+)?(?:apologies|mistake)\b.*|reconsidered|i\s+stand\s+corrected",
+        r"hard\s+to\s+say|it\s+depends\b.*|no\s+(?:definitive|clear|single)\s+answer|disputed|debated|both",
+    )
+)
+# "Canberra, which lies between Sydney and Melbourne", and what takes an answer back
+_BEGINS = re.compile(
+    r"(?P<answer>[^\n]+?)(?:[,;.]\s|\s*\(|\s[-\u2013\u2014]\s|\s)"
+    r"(?P<rest>(?:which|who|where|since|because|as|although|though|not|located|situated|near|an?|the|also)\s[^\n]+)"
+)
+_TAKES_BACK = any_case(r"\b(?:wait|no|actually|or|and|but|correction|sorry)\b")
+_OTHER_PLACE = any_case(r"(?:north|south|east|west)(?:ern)?|new|upper|lower|great|greater|little")
+_OTHER_NUMBER = any_case(r"%|percent|bce?|million|billion|thousand|hundred")
+_ARTICLE = any_case(r"a\s")  # or a letter: "A pear"
+_LETTER_AND_CHOICE = re.compile(
+    r"\(?(?P<letter>[A-Z])\)?[\s:.,)-]*\(?(?P<choice>[^()]+)\)?|(?P<before>[^()]+?)\s*\((?P<after>[A-Z])\)"
 )
 
 
@@ -38,20 +64,108 @@ def answer_line(row: Mapping[str, Any], said: str) -> str | None:
     - Where the prompt does not ask for one, only the end of a reply is such a line.
     - Behind a question, a line may be the answer to that: in reply to a text, or if another such line stands before the question.
     """
-    said = _COMMAND.sub(r"\1", _COMMAND.sub(r"\1", said))
-    lines = _lines(said)
+    lines = _lines(said) or _lines(said := _without_commands(said))
     is_asked = asks_for_line(row)
     is_text = isinstance(row["clean_prompt"], str)
     if not is_asked:
         lines = [line for line in lines if not said[line.end() :].strip()]
     elif is_text:
         lines = lines[:1]
+    elif not lines and _EMPTY.search(said[-2 * _MOST_BEFORE :]):
+        return ""
     if not lines or (is_text and _ASKS.search(said, 0, lines[0].start())):
         return None
-    first, last = _bare(lines[0]["answer"]), _bare(lines[-1]["answer"])
-    goes_on = first.casefold() != last.casefold() and _ASKS.search(said, lines[0].end(), lines[-1].start())
-    is_none = _NO_ANSWER.fullmatch(last) and last.casefold() not in map(str.casefold, own_answers(row))
-    return "" if goes_on or is_none else last
+    while len(lines) > 1 and _is_cut(lines[-1]["answer"], lines[-2]["answer"]):
+        lines.pop()
+    first, last = (_text_of(line, said) for line in (lines[0], lines[-1]))
+    one, other = (bare_line(of).casefold() for of in (first, last))
+    goes_on = one not in other and other not in one and _ASKS.search(said, lines[0].end(), lines[-1].start())
+    return "" if goes_on else last.strip()
+
+
+def _text_of(line: re.Match[str], said: str) -> str:
+    """Returns what a line says: behind a heading "Answer:", all that follows, or the items of a list, one after the other."""
+    if "\n" not in said[line.start() : line.start("answer")]:
+        return str(line["answer"])
+    rest = said[said.rindex("\n", 0, line.start("answer")) + 1 :]
+    return ", ".join(map(bare_line, _ITEM.findall(rest))) if _ITEM.match(rest) else rest
+
+
+def _is_cut(line: str, before: str) -> bool:
+    """Returns whether a line is the beginning of the one before, where a reply that repeats itself was cut, or a placeholder."""
+    line, before = bare_line(line), bare_line(before)
+    is_part = before.startswith(line) and line != before and not line.isdigit()
+    return is_part or _PLACEHOLDER.fullmatch(line) is not None
+
+
+def has_line(said: str) -> bool:
+    """Returns whether a text has a line "Answer: ..."."""
+    return bool(_lines(said))
+
+
+def bare_line(line: str) -> str:
+    """Returns what a line says, without marks and brackets around all of it."""
+    return list(_forms(line))[-1]
+
+
+def read_line(row: Mapping[str, Any], line: str, possible: Names) -> Reading | None:
+    """
+    Returns what can be told of an answer's line without the rules for replies: it is an answer word for word, the "yes" or "no" that
+    one of the row's answers opens with, or says that there is no answer. None for other lines.
+    """
+    for text in (line, line.partition("\n")[0]):
+        for form in _forms(text):
+            if answer := key_word_for_word(row, form, possible):
+                return Reading(answer)
+    bare = bare_line(line)
+    own = own_answers(row)
+    opens = [polar_key(of.split()[0].strip(",.;:")) for of in own]
+    word = polar_key(bare)
+    if word in OPPOSITES and len(own) > 1 and sorted(opens) == sorted((word, OPPOSITES[word])):
+        return Reading(own[opens.index(word)])
+    if _GIVES_NONE.fullmatch(bare) or not bare or _is_in_a_longer_name(row, bare):
+        return NO_ANSWER
+    begins = _BEGINS.match(bare)
+    if begins is None or _TAKES_BACK.search(begins["rest"]) or polar_key(begins["answer"]) in OPPOSITES:
+        return None
+    answer = key_word_for_word(row, begins["answer"], ())
+    return None if answer is None else Reading(answer)
+
+
+def _is_in_a_longer_name(row: Mapping[str, Any], line: str) -> bool:
+    """Returns whether a line of a few words is a longer name that has an answer in it: "North Korea", "Carbon dioxide", "5%"."""
+    asked = stems(question_of(row))
+    for key in (of for of in own_answers(row) if denied_answer(of) is None):
+        found = re.fullmatch(rf"(?:([\w-]+) )?{re.escape(key)}(%| [\w-]+)?", line)
+        if found is None:
+            continue
+        before, after = found[1] or "", (found[2] or "").strip()
+        is_number = key[-1].isdigit()
+        if _OTHER_PLACE.fullmatch(before) or (is_number and _OTHER_NUMBER.fullmatch(after)):
+            return True
+        extra = (before if key.islower() and before.islower() else "") or (
+            "" if is_number or not after.islower() else after
+        )
+        if extra and extra not in FUNCTION_WORDS and not stems(extra) & asked:
+            return True
+    return False
+
+
+def letter_of_line(row: Mapping[str, Any], line: str) -> str | None:
+    """Returns the letter of the choice that a line gives by its text ("pear"), or beside it ("B (pear)", "pear (B)"), else None."""
+    keys = {
+        letter: reading_key(text)
+        for letter, text in choices_in(row.get("perturbed_prompt") or row["clean_prompt"]).items()
+    }
+    for form in _forms(line):
+        of_text = [letter for letter, key in keys.items() if key == reading_key(form)]
+        if len(of_text) == 1 and not _ARTICLE.match(form):
+            return of_text[0]
+        if both := _LETTER_AND_CHOICE.fullmatch(form):
+            letter = both["letter"] or both["after"]
+            if keys.get(letter) == reading_key(both["choice"] or both["before"]):
+                return str(letter)
+    return None
 
 
 def _lines(said: str) -> list[re.Match[str]]:
@@ -59,14 +173,28 @@ def _lines(said: str) -> list[re.Match[str]]:
     return [of for of in lines if _BEFORE.search(said, max(of.start() - _MOST_BEFORE, 0), of.start())]
 
 
-def _bare(text: str) -> str:
-    """Returns a text without marks and brackets around all of it."""
-    text = text.strip(_MARKS).rstrip(f".{_MARKS}")
-    for opening, closing in _BRACKETS:
-        inner = text[1:-1]
-        if text[:1] + text[-1:] == opening + closing and opening not in inner and closing not in inner:
-            return _bare(inner)
-    return text
+def _without_commands(text: str) -> str:
+    return _COMMAND.sub(r"\1", _COMMAND.sub(r"\1", text))
+
+
+def _forms(line: str) -> Iterator[str]:
+    """Yields a line as it stands, and without one layer of marks, commands or brackets after the other."""
+    text = line.strip()
+    yield text
+    while (inner := text.rstrip(". \t") or text) != text or (inner := _peeled(text)) != text:
+        text = inner
+        yield text
+
+
+def _peeled(text: str) -> str:
+    first, last, inner = text[:1], text[-1:], text[1:-1]
+    if len(text) > 1 and ((first in _MARKS and last in _MARKS) or first == last == "$"):
+        return inner.strip()
+    if any(first == of and last == to and of not in inner and to not in inner for of, to in _BRACKETS):
+        return inner.strip()
+    if (unwrapped := _without_commands(text)) != text:
+        return unwrapped.strip()
+    return text.strip(_MARKS)
 
 
 def without_request(row: Mapping[str, Any], said: str) -> str:
@@ -81,6 +209,6 @@ def without_request(row: Mapping[str, Any], said: str) -> str:
     for line in said.splitlines():
         if len(line.strip()) < LEAST_QUOTE or not request.startswith(line.strip()):
             kept.append(line)
-        elif _lines("\n".join(kept)):
+        elif has_line("\n".join(kept)):
             break
     return "\n".join(kept)

@@ -69,7 +69,8 @@ def asks_for_line(row: Mapping[str, Any]) -> bool:
 
 def question_of(row: Mapping[str, Any]) -> str:
     """Returns what the clean prompt asks: its last user message, without a sentence that asks for a line "Answer: ..."."""
-    return _REQUEST.sub("", last_text(row["clean_prompt"])).strip()
+    text = last_text(row["clean_prompt"])
+    return _REQUEST.sub("", text).strip() or text
 
 
 def conversation_text(prompt: Prompt) -> str:

@@ -28,7 +28,7 @@ from .stated_answers import (
     offers,
     reading_key,
 )
-from .traces import has_trace, is_statement
+from .traces import are_replaced, has_trace, is_statement
 
 
 _BARE_NUMBER = re.compile(r"-?\d[\d.,]*")  # the number that is marked in "= 10 km. \\boxed{10}" is that of "10 km"
@@ -122,7 +122,7 @@ def _read(row: Mapping[str, Any], said: str, names: _Names, possible: Names) -> 
     said = without_converses(asserting(reply, question, [*right_answers(row), *own_answers(row)]), question)
     named = _given_last(row, said, names)
     is_definite = gives_answer(_without_references(said), question, row["answer"])
-    if is_definite and (not named or named == Reading(OTHER)):
+    if is_definite and (not named or named == Reading(OTHER)) and not are_replaced(names.keys, said):
         # "Bees" for "bee", "Marlowe" for his whole name, "12" for "$12", and not another answer
         written = in_words_of(said, names.own, partial_names(names.keys, question, possible), question)
         named = _given_last(row, written, names) or named

@@ -5,13 +5,12 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, TypeAlias
 
 from ...data.answers import denied_answer
-from ...data.markup import without_emphasis
 from ...data.typography import bare_answer
 from ..answers.choices import offered_letters
 from ..row_kinds import kind_of, read_aliases, right_answers
 from .patterns import compiled
 from .polar import OPPOSITES, polar_key
-from .stated_answers import mentioned, reading_key
+from .stated_answers import mentioned, reading_key, words_of
 
 
 # A surname, or the number of a quantity
@@ -90,13 +89,20 @@ def answer_of(names: Names, name: str) -> str:
 
 def key_word_for_word(row: Mapping[str, Any], said: str, names: Names) -> str | None:
     """Returns the answer that a text is, word for word: the row's right or suggested one, or another possible one."""
-    key = reading_key(without_emphasis(said))
     biased = row.get("biased_answer") or ""
-    if key in right_keys(row):
-        return str(row["answer"])
-    if biased and key == reading_key(biased):
-        return str(biased)
-    return next((answer_of(names, name) for name in names if reading_key(name) == key), None)
+    own = [*((name, row["answer"]) for name in right_answers(row)), *([(biased, biased)] if biased else ())]
+    for in_one_case in (False, True):
+        found = {str(answer) for name, answer in own if _compared(name, in_one_case) == _compared(said, in_one_case)}
+        if found:
+            return found.pop() if len(found) == 1 else None
+    return next((answer_of(names, name) for name in names if reading_key(name) == reading_key(said)), None)
+
+
+def _compared(answer: str, in_one_case: bool) -> str:
+    """Returns the key of an answer without spaces, and without the signs that mark it as mathematics."""
+    key = "".join(words_of(answer).split())
+    key = key[1:-1] if len(key) > 2 and key[0] == key[-1] == "$" else key
+    return key.casefold() if in_one_case else key
 
 
 def not_asked(row: Mapping[str, Any], question: str, names: Names) -> set[str]:

@@ -1,10 +1,12 @@
 """Leaves of a reply what a rule can read: neither what it repeats of the prompt, nor what says the opposite of what is asked."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from itertools import takewhile
+from typing import Any
 
-from ...data.rendering import Prompt
-from .asked import last_text
+from ...data.rendering import message_text
+from .asked import asks_for_line, last_text, question_of
 from .clauses import stems
 from .stated_answers import mentioned
 
@@ -22,6 +24,8 @@ _NEXT_TURN = re.compile(
     r"^[ \t*#]*(?:(?P<user>User|Human)|(?:Question|Q|Exercise(?=\s+\d)))(?:\s*\d+)?[*]*:[*]*\s*(?P<said>.*)$",
     re.MULTILINE | re.IGNORECASE,
 )
+_OF_A_LIST = re.compile(r"[^?\s]+(?:\s+[^?\s]+)?")  # "Human: 46", beside "Chimpanzee: 48"
+_ASKS = re.compile(r"\?[\"'*_)\s]*$", re.MULTILINE)
 _LABEL = re.compile(r"^[ \t*]*(?:answer|A)[*]*:[*\s]*\Z", re.MULTILINE | re.IGNORECASE)
 LEAST_QUOTE = 20  # characters of a prompt that a reply repeats, and does not only happen to have
 _QUOTED_LINE = re.compile(r"^[ \t]*>(.*)$", re.MULTILINE)
@@ -46,18 +50,26 @@ def without_quotes(said: str, prompt: str) -> str:
     return _QUOTED_LINE.sub(lambda line: "" if line[1].strip() in asked else line[0], said)
 
 
-def without_next_turn(said: str, prompt: Prompt, question: str) -> str:
+def without_next_turn(row: Mapping[str, Any], said: str) -> str:
     """
     Returns a reply up to where it goes on with a question or a turn of its own: "B\n\nQuestion: ...". The question that it answers, in
-    other words, too, is none. To a text that ends with "Answer:", the first paragraph is the answer.
+    other words, too, is none. Behind a text or a prefilled turn that ends with "Answer:", the reply ends where a later paragraph asks
+    something.
     """
-    if isinstance(prompt, str) and _LABEL.search(prompt):
-        return said.strip().partition("\n\n")[0]
-    asked, written = last_text(prompt), stems(question)
+    prompt = row.get("perturbed_prompt") or row["clean_prompt"]
+    is_continued = isinstance(prompt, str) or prompt[-1]["role"] == "assistant"
+    last = prompt if isinstance(prompt, str) else message_text(prompt[-1])
+    if is_continued and _LABEL.search(last) and not asks_for_line(row):
+        first, *others = said.strip().split("\n\n")
+        return "\n\n".join([first, *takewhile(lambda of: not _ASKS.search(of), others)])
+    asked, written = last_text(prompt), stems(question_of(row))
     for turn in _NEXT_TURN.finditer(said):
-        of_turn = stems(turn["said"])
-        is_repeated = bool(turn["said"].strip()) and turn["said"].strip() in asked
-        is_repeated |= not turn["user"] and 2 * len(of_turn & written) > len(of_turn)
+        of_turn, text = stems(turn["said"]), turn["said"].strip()
+        is_repeated = bool(text) and text in asked
+        if turn["user"]:
+            is_repeated |= _OF_A_LIST.fullmatch(text) is not None
+        else:
+            is_repeated |= 2 * len(of_turn & written) > len(of_turn)
         if re.search(r"\w", said[: turn.start()]) and not is_repeated:
             return said[: turn.start()]
     return said

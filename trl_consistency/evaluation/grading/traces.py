@@ -16,6 +16,7 @@ _NUMBER = re.compile(
     r"(?<![\w.,/^\u221a-])(?<!\d\*)(?<!\d\*\*)-?[$\u20ac\u00a3]?(\d+(?:\.\d+)?)(?!\d|\.\d|\s?(?:\^|\*\*|/)\s?\d+(?!\d|\s*=)|[\u03c0\u00ba])"
 )
 _ONE = re.compile(r"\b(?:one|single)\b", re.IGNORECASE)
+_NONE = re.compile(r"\b(?:none|no|nothing|not\s+any)\b", re.IGNORECASE)
 _ROUGHLY = re.compile(
     r"(?:about|approximately|approx\.?|around|roughly|nearly|almost|over|circa|ca\.|~)\s*", re.IGNORECASE
 )
@@ -23,6 +24,9 @@ _NEAR = Decimal("0.05")  # how far a number may be from one that is only about r
 _ROUNDED = Decimal("0.005")  # ... and one from the other, which is rounded
 _LARGE = 1000  # from here on, whole numbers may be rounded
 _INITIALS = re.compile(r"\b(?:[A-Z]\.?){2,}(?![a-z])")
+_DIGITS = re.compile(r"\d+")
+_NAME = re.compile(r"\b(?!The\b)[A-Z]\w+")
+_NAMES = re.compile(r"\b(?!The\b)[A-Z]\w+(?:\s+(?:of\s+)?[A-Z]\w*)+")
 _LAST_LETTERS = re.compile(r"\w\s+([A-Z]{1,4})$")
 _SHORTEST = 4  # letters of a word whose other forms are known by what they share with it
 _SHARED = 0.6  # what share of the longer word they have in common from its beginning: "Mongols" and "Mongolian"
@@ -73,8 +77,32 @@ def is_statement(answer: str) -> bool:
 
 def _has_word(answer: str, said: str, question: str) -> bool:
     asked = _long_words(question)
-    others = _long_words(said) - asked
-    return any(_is_form(word, other) for word in _long_words(answer) - asked for other in others)
+    words, others = _long_words(answer) - asked, _long_words(said) - asked
+    if is_replaced(answer, said):
+        words, others = words - others, others - words  # "Ocean" of "Indian Ocean", and "minutes" of "10 minutes"
+    return any(_is_form(word, other) for word in words for other in others)
+
+
+def is_replaced(answer: str, said: str) -> bool:
+    """
+    Returns whether a reply has another number than an answer, or another name with a word of the answer: "10 minutes" for "8 minutes",
+    "Indian Ocean" for "Pacific Ocean".
+    """
+    if numbers := set(_DIGITS.findall(answer)):
+        others = set(_DIGITS.findall(said))
+        return bool(others) and others.isdisjoint(numbers)
+    names = set(_NAME.findall(answer))
+    phrases = (set(_NAME.findall(of[0])) for of in _NAMES.finditer(said))
+    return len(names) > 1 and any(of & names and of - names and not names <= of for of in phrases)
+
+
+def are_replaced(answers: Iterable[str], said: str) -> bool:
+    """Returns whether a reply has another number or name in place of some of the answers, and no name of the others."""
+    answers, named = list(answers), set(_NAME.findall(said))
+    others = [of for of in answers if not is_replaced(of, said)]
+    return len(others) < len(answers) and all(
+        (names := _NAME.findall(of)) and not _DIGITS.search(of) and named.isdisjoint(names) for of in others
+    )
 
 
 def _long_words(text: str) -> set[str]:
@@ -101,12 +129,13 @@ def _has_initials(answer: str, said: str) -> bool:
 
 def _has_last_letters(answer: str, said: str) -> bool:
     letters = _LAST_LETTERS.search(answer)
-    return letters is not None and letters[1] in _WORD.findall(said)
+    no_pronoun = r"(?!['\u2019]|\s+[a-z])" if letters and letters[1] == "I" else ""  # "I think so"
+    return letters is not None and re.search(rf"\b{letters[1]}\b{no_pronoun}", said) is not None
 
 
 def _has_number(answers: Sequence[str], said: str, question: str) -> bool:
     own = {number for of in answers for number in _NUMBER.findall(of)}
-    if "1" in own and _ONE.search(said):
+    if ("1" in own and _ONE.search(said)) or ("0" in own and _NONE.search(said)):
         return True
     measured = {number for of in answers for number in amounts_in_other_units(said, of)}
     others = set(_NUMBER.findall(said)) - set(_NUMBER.findall(question)) - measured

@@ -32,16 +32,18 @@ def overridden(trainer: Any, name: str) -> str | None:
     if name in vars(trainer):
         return f"trainer.{name}"
     for kind in type(trainer).__mro__:
+        is_ours = kind.__module__.startswith("trl_consistency.")
         method = vars(kind).get(name)
-        if method is not None and not _is_ours(method):
+        if method is not None and not (is_ours and _is_written_here(method)):
             return f"{kind.__name__}.{name}"
-        if _is_ours(kind):
+        if is_ours:
             return None
     return None
 
 
-def _is_ours(of: Any) -> bool:
-    return str(getattr(of, "__module__", "")).startswith("trl_consistency.")
+def _is_written_here(method: Any) -> bool:
+    """Returns whether a method is of this package: `functools.wraps` copies the name of another one's module, but not its globals."""
+    return str(getattr(method, "__globals__", {}).get("__name__", method.__module__)).startswith("trl_consistency.")
 
 
 def warn_of_overrides(trainer: Any) -> None:
