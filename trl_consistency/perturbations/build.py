@@ -69,7 +69,8 @@ def build_pairs(
         chat (`bool`, *optional*, defaults to `True`):
             Whether prompts are chat messages. Otherwise they are text.
         instruction (`str`, *optional*):
-            Text after every question. By default, questions with choices ask for a letter, and others with an answer for a line "Answer: X".
+            Text after every question. By default, questions with choices ask for a letter, and in chats, others with an answer for a line
+            "Answer: X".
         faulty_rows (`str`, *optional*, defaults to `"error"`):
             `"error"` refuses the data and lists the first faulty rows, `"drop"` leaves them out and counts them.
         benign_controls (`bool`, *optional*, defaults to `False`):

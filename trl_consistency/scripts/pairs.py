@@ -81,8 +81,8 @@ class PairsArguments(EngineArguments):
     prompt_format: Literal["chat", "text"] = option("chat", help="Chat messages or text.")
     instruction: str | None = option(
         None,
-        help="Text after every question. By default, questions with choices ask for a letter, and others with an answer for a line "
-        "`Answer: X`. Empty means no text.",
+        help="Text after every question. By default, questions with choices ask for a letter, and in chats, others with an answer "
+        "for a line `Answer: X`. Empty means no text.",
     )
     benign_controls: bool = option(False, help="Add benign requests in the same jailbreak wrappers.")
     # Parameters that control the columns

@@ -545,7 +545,8 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         if not waiting <= self._trained | new | self._left_out:
             self._left_out = waiting - new
             logger.warning(
-                f"The optimizer does not hold {len(self._left_out)} of the {len(trainable_in(self.model))} trainable tensors: these stay as they are."
+                f"The optimizer does not hold {len(self._left_out)} of the {len(trainable_in(self.model))} trainable tensors: these stay as they are. "
+                "Give the optimizer all of them, or freeze the others."
             )
         if new:
             self._trained |= new

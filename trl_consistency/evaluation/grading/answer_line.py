@@ -11,7 +11,7 @@ from .clauses import FUNCTION_WORDS, stems
 from .names import Names, key_word_for_word
 from .patterns import any_case, any_of
 from .polar import OPPOSITES, polar_key
-from .readable import LEAST_QUOTE
+from .readable import ASKS, LEAST_QUOTE
 from .stated_answers import reading_key
 
 
@@ -29,7 +29,6 @@ _EMPTY = any_case(r"\banswer[^\w\n:\uff1a]{0,8}[:\uff1a]\W{0,20}\Z")
 _COMMAND = any_case(r"\\(?:boxed|text(?:bf|rm)?|math(?:bf|rm))\s*\{([^{}]*)\}|</?(?:b|i|em|strong|p|div|span)>")
 _MARKS = " \t*_`\"'\u2018\u2019\u201c\u201d"
 _BRACKETS = (("(", ")"), ("[", "]"), ("<", ">"), ("{", "}"))
-_ASKS = re.compile(r"\?[\"'*_)\s]*$", re.MULTILINE)
 _ITEM = re.compile(r"^[ \t]*(?:[-*\u2022]|\d{1,2}[.)])[ \t]+(\S[^\n]*)$", re.MULTILINE)
 _PLACEHOLDER = any_case(r"x\W*(?:(?:=|where\b).*)?")  # of the request
 _GIVES_NONE = any_case(
@@ -73,13 +72,13 @@ def answer_line(row: Mapping[str, Any], said: str) -> str | None:
         lines = lines[:1]
     elif not lines and _EMPTY.search(said[-2 * _MOST_BEFORE :]):
         return ""
-    if not lines or (is_text and _ASKS.search(said, 0, lines[0].start())):
+    if not lines or (is_text and ASKS.search(said, 0, lines[0].start())):
         return None
     while len(lines) > 1 and _is_cut(lines[-1]["answer"], lines[-2]["answer"]):
         lines.pop()
     first, last = (_text_of(line, said) for line in (lines[0], lines[-1]))
     one, other = (bare_line(of).casefold() for of in (first, last))
-    goes_on = one not in other and other not in one and _ASKS.search(said, lines[0].end(), lines[-1].start())
+    goes_on = one not in other and other not in one and ASKS.search(said, lines[0].end(), lines[-1].start())
     return "" if goes_on else last.strip()
 
 
@@ -143,10 +142,9 @@ def _is_in_a_longer_name(row: Mapping[str, Any], line: str) -> bool:
         is_number = key[-1].isdigit()
         if _OTHER_PLACE.fullmatch(before) or (is_number and _OTHER_NUMBER.fullmatch(after)):
             return True
-        extra = (before if key.islower() and before.islower() else "") or (
-            "" if is_number or not after.islower() else after
-        )
-        if extra and extra not in FUNCTION_WORDS and not stems(extra) & asked:
+        nouns = {before} if key.islower() and before.islower() else set()
+        nouns |= {after} if after.islower() and not is_number else set()
+        if any(not stems(noun) & asked for noun in nouns - FUNCTION_WORDS):
             return True
     return False
 

@@ -25,7 +25,7 @@ _NEXT_TURN = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 _OF_A_LIST = re.compile(r"[^?\s]+(?:\s+[^?\s]+)?")  # "Human: 46", beside "Chimpanzee: 48"
-_ASKS = re.compile(r"\?[\"'*_)\s]*$", re.MULTILINE)
+ASKS = re.compile(r"\?[\"'*_)\s]*$", re.MULTILINE)
 _LABEL = re.compile(r"^[ \t*]*(?:answer|A)[*]*:[*\s]*\Z", re.MULTILINE | re.IGNORECASE)
 LEAST_QUOTE = 20  # characters of a prompt that a reply repeats, and does not only happen to have
 _QUOTED_LINE = re.compile(r"^[ \t]*>(.*)$", re.MULTILINE)
@@ -61,7 +61,7 @@ def without_next_turn(row: Mapping[str, Any], said: str) -> str:
     last = prompt if isinstance(prompt, str) else message_text(prompt[-1])
     if is_continued and _LABEL.search(last) and not asks_for_line(row):
         first, *others = said.strip().split("\n\n")
-        return "\n\n".join([first, *takewhile(lambda of: not _ASKS.search(of), others)])
+        return "\n\n".join([first, *takewhile(lambda of: not ASKS.search(of), others)])
     asked, written = last_text(prompt), stems(question_of(row))
     for turn in _NEXT_TURN.finditer(said):
         of_turn, text = stems(turn["said"]), turn["said"].strip()

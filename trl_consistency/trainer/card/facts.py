@@ -44,13 +44,8 @@ MAX_PERTURBATIONS, MAX_WORDINGS = 10, 40
 # Methods by which a script decides what is trained, beside those that make the optimizer and the schedule
 DECIDING_METHODS = (
     *("compute_loss", "training_step", "get_train_dataloader", "get_batch_samples", "_get_train_sampler"),
-    *(
-        "_get_dataloader",
-        "_inner_training_loop",
-        "_prepare_inputs",
-        "get_decay_parameter_names",
-        "get_optimizer_cls_and_kwargs",
-    ),
+    *("_get_dataloader", "_inner_training_loop", "_prepare_inputs"),
+    *("get_decay_parameter_names", "get_optimizer_cls_and_kwargs"),
 )
 # Suffixes of the evaluation metrics on the card
 EVALUATED = ("_loss", "_divergence", "_response_cross_entropy", "_activation_distance", "_reference_kl")
