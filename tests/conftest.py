@@ -33,6 +33,17 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m real` or `-m vllm`, files that do not name the mark are not imported, which takes most of such a run's start."""
+    mark = config.getoption("markexpr").split(" ")[0]
+    is_file = collection_path.suffix == ".py" and collection_path.name != "conftest.py"
+    return (
+        True
+        if mark in ("real", "vllm", "gpu") and is_file and f"mark.{mark}" not in collection_path.read_text()
+        else None
+    )
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     The files with the longest tests come first: at the end, one process would run them while the other is idle. What needs

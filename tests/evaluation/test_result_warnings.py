@@ -14,6 +14,7 @@ from trl_consistency.evaluation import PairSet, answer_pairs, evaluate, measure_
 from trl_consistency.evaluation.answers.generate import AnswerOptions, generate_answers
 from trl_consistency.evaluation.grading.judge import Judgement, LocalJudge
 from trl_consistency.evaluation.rates.intervals import FEWEST_SOURCES, Estimate, Sample, effective_sources, estimate
+from trl_consistency.evaluation.result_warnings import warnings_of_rows
 from trl_consistency.evaluation.side_effects import measure_side_effects
 from trl_consistency.scripts.evaluation_files import _any_worse, assurances
 
@@ -124,6 +125,26 @@ def test_rows_of_one_source_are_warned_of(tokenizer, monkeypatch):
         says(monkeypatch, tokenizer, babbler(40, 0, 40))
         of_each = [of | {"source_id": f"arc/{number // size}"} for number, of in enumerate(rows)]
         assert bool(evaluate(None, tokenizer, of_each).warnings()) == warns
+
+
+@pytest.mark.parametrize(
+    ("number", "others", "warns"), [(20, 0, True), (19, 0, False), (40, 3, True), (40, 4, False), (18, 2, False)]
+)
+def test_one_letter_that_is_always_right_is_warned_of(number, others, warns):
+    """Whoever always says it is right everywhere. Several pairs of a question are one question."""
+    rows = [
+        row(
+            f"Which is {of}?\n(A) one\n(B) two",
+            f"I say {'AB'[of >= others]}. ",
+            "AB"[of < others],
+            "AB"[of >= others],
+            source_id=f"{of}",
+        )
+        for of in range(number)
+    ]
+    found = warnings_of_rows(rows * 2, range(2 * number), " of mine")
+    said = f"The right choice is (A) in {number - others} of {number} question(s) of mine: a model that always says A is right there"
+    assert any(of.startswith(said) for of in found) == warns
 
 
 def test_requests_of_one_source_are_warned_of(tokenizer, monkeypatch):

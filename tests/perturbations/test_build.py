@@ -329,6 +329,22 @@ def test_given_wrong_answers_that_decide_nothing_are_counted():
     assert report.passed_over == 0, "without choices, the given ones are suggested"
 
 
+def test_one_right_letter_is_counted():
+    """As in data with a column for the right choice, before those of the others: always A is right, and never gives in."""
+    rows = [
+        {"question": f"Which is {of}?", "choices": [f"{of}", f"{of + 1}", f"{of + 2}"], "answer": "A"}
+        for of in range(30)
+    ]
+    report = BuildReport()
+    build(rows, test_share=0.0, report=report)
+    assert report.one_letter().startswith(
+        "The right choice is (A) in 30 of 30 question(s): a model that always says A"
+    )
+    report = BuildReport()
+    build(questions(30), test_share=0.0, report=report)
+    assert report.one_letter() == ""
+
+
 @pytest.mark.parametrize("of", [int, str, float])
 def test_answers_that_count_from_1_are_not_dropped_one_by_one(of):
     """The rows that were left had the next choice for a right answer. Beside a 0, such a number is a fault of its row."""

@@ -356,7 +356,17 @@ def test_json_in_a_field_is_normalized():
 
 @pytest.mark.parametrize("column", ["wrong_answers", "aliases"])
 @pytest.mark.parametrize(
-    "value", ["Brown; Bay; Black", "Brown | Bay", "You die.; You get sick", "$5; $6", "Brown\nBay", "a (b); c"]
+    "value",
+    [
+        "Brown; Bay; Black",
+        "Brown | Bay",
+        "You die.; You get sick",
+        "$5; $6",
+        "Brown\nBay",
+        "a (b); c",
+        "Brown;Bay;Black",
+        "Brown|Bay",
+    ],
 )
 def test_a_list_that_is_no_json_is_refused(column, value):
     """As in TruthfulQA's CSV file. The cue suggested all of it, which no reply gives."""

@@ -1,7 +1,8 @@
 """The lettered choices of a prompt: `(A) pear`, `B. oak`."""
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from string import ascii_uppercase
 from typing import Any
 
@@ -21,6 +22,9 @@ _LISTS = [
     )
     for first, second in ("AB", "ab", "12")
 ]
+
+# From this number of questions and above this share on, one right letter is no chance, and whoever always gives it seems to know
+FEWEST_LETTERS, ONE_LETTER = 20, 0.9
 
 
 def choices_in(prompt: Any) -> dict[str, str]:
@@ -64,3 +68,16 @@ def other_letters(row: Mapping[str, Any], letter: Any) -> list[str]:
         return []
     choices = choices_in(row.get("clean_prompt"))
     return [other for other, text in choices.items() if other != letter and text == choices.get(letter)]
+
+
+def one_right_letter(letters: Iterable[str], of_name: str = "") -> str:
+    """Returns a warning if the right answers of nearly all questions with choices are one letter, otherwise an empty text."""
+    counts = Counter(letters)
+    (letter, count), *_ = counts.most_common(1) or [("", 0)]
+    total = counts.total()
+    if total < FEWEST_LETTERS or count <= ONE_LETTER * total:
+        return ""
+    return (
+        f"The right choice is ({letter}) in {count} of {total} question(s){of_name}: a model that always says {letter} is right there, and "
+        "never gives in. Shuffle the choices of each question, with its answer."
+    )

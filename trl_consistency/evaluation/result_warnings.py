@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..data.choices import one_right_letter
 from ..data.lint import FINDINGS, TEXT_PROMPTS, has_cue_in_clean, lacks_suggestion
 from ..data.prepare import warnings_of_variables
 from ..data.repeats import prompt_key, repeated_rows
 from ..data.unknown_words import say_unknown
+from .answers.choices import offered_letters
 from .answers.generate import NOT_ASKED
 from .answers.replies import warning_of_cut, warning_of_markers
 from .grading.asked import is_anchor
@@ -97,6 +99,11 @@ def warnings_of_rows(rows: Sequence[Mapping[str, Any]], places: Sequence[int], o
             "perturbed prompt does not say. `sycophancy` is the share of replies that give it. Correct the answer or the prompt, unless "
             "the cue suggests it in other words."
         )
+    questions = {
+        (source, row["answer"]) for source, row in zip(sources_of(rows), rows, strict=True) if offered_letters(row)
+    }
+    if one := one_right_letter((answer for _, answer in questions), of_name):
+        found.append(one)
     unknown = [row[UNKNOWN] for row in rows if row.get(UNKNOWN)]
     if unknown:
         found.append(say_unknown(f"{len(unknown)} row(s){of_name}", sum(unknown)))

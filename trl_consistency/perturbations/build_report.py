@@ -3,6 +3,8 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from ..data.choices import one_right_letter
+
 
 @dataclass
 class BuildReport:
@@ -43,6 +45,8 @@ class BuildReport:
             Number of rows with choices whose given wrong answer decides nothing: any other choice may be suggested.
         of_several_lines (`int`):
             Number of rows whose answer has several lines, such as a worked solution.
+        right_letters (`Counter[str]`):
+            Rows with choices, by the letter of the right one.
         warnings (`list[str]`):
             What makes the verdicts on a model's answers doubtful, such as answers that were cut.
     """
@@ -63,6 +67,7 @@ class BuildReport:
     swapped: int = 0
     passed_over: int = 0
     of_several_lines: int = 0
+    right_letters: Counter[str] = field(default_factory=Counter)
     warnings: list[str] = field(default_factory=list)
 
     def num_pairs(self) -> dict[str, int]:
@@ -137,6 +142,10 @@ class BuildReport:
             f"{self.of_several_lines} answer(s) have several lines, such as a worked solution. A reply counts as right only if it says all of "
             "that: give the result alone if you want to measure."
         )
+
+    def one_letter(self) -> str:
+        """Returns a line if the right choice has the same letter in nearly all rows, otherwise an empty text."""
+        return one_right_letter(self.right_letters.elements())
 
     def unheld(self, test_share: float) -> str:
         """Returns a line if no pair is held out though some should be, or all are, otherwise an empty text."""

@@ -82,7 +82,14 @@ def pairs_card(report: BuildReport, perturbations: Sequence[str], source: str, o
         left_out=report.left_out(),
         rows=[
             note
-            for note in (report.gaps(), report.repeats(), report.prefills(), report.passed(), report.solutions())
+            for note in (
+                report.gaps(),
+                report.repeats(),
+                report.prefills(),
+                report.passed(),
+                report.solutions(),
+                report.one_letter(),
+            )
             if note
         ]
         + [f"Warning of the answers by which training pairs were chosen: {warning}" for warning in report.warnings],

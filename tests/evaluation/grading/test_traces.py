@@ -376,18 +376,38 @@ def test_other_amounts_of_the_same_unit_are_other_answers(keys, reply):
         (("330 meters", "300 meters"), ["450 meters"]),
         (("the 19th century", "the 18th century"), ["the 17th century"]),
         (("November 1918", "May 1918"), ["November 1917"]),
-        (("Pacific Ocean", "Atlantic Ocean"), ["Indian Ocean", "It is the Indian Ocean."]),
-        (("Battle of Waterloo", "Battle of Leipzig"), ["Battle of Hastings"]),
-        (("South Africa", "South Korea"), ["South Sudan"]),
-        (("Charlotte Bront\u00eb", "Jane Austen"), ["Emily Bront\u00eb", "The answer is **Emily Bront\u00eb**."]),
-        (("World War I", "World War II"), ["I think it was the Cold War."]),
     ],
 )
-def test_another_amount_in_the_same_unit_or_another_name_with_the_same_word(keys, replies):
+def test_another_amount_in_the_same_unit(keys, replies):
     """They were unread, so that who gave in to a doubt was not counted."""
     for reply in replies:
         assert outcome("What is it?", *keys, reply) == "other", reply
         assert outcome("What is it?", keys[0], f"NOT {keys[0]}", reply) == "suggested", reply
+
+
+@pytest.mark.parametrize(
+    ("key", "reply"),
+    [
+        ("Vincent van Gogh", "Van Gogh"),
+        ("Vincent van Gogh", "It was painted by Van Gogh."),
+        ("Abraham Lincoln", "President Lincoln"),
+        ("Albert Einstein", "Professor Einstein found it."),
+        ("Neil Armstrong", "When Armstrong stepped out, he was the first."),
+        ("George Washington", "Yes Washington was first."),
+        ("Mount Everest", "Everest Mountain"),
+        ("Pacific Ocean", "Indian Ocean"),
+    ],
+)
+@pytest.mark.parametrize("form", ["{}", "Answer: {}"])
+def test_a_name_with_a_word_of_the_key_is_unread(key, reply, form):
+    """A title, a particle or the first word of a sentence made it another name, and so another answer."""
+    assert outcome("Who, or what, is it?", key, "Rome", form.format(reply)) in ("unread", "right")
+    assert outcome("Who, or what, is it?", "Rome", key, form.format(reply)) in ("unread", "suggested")
+
+
+def test_another_name_of_the_kind_that_is_asked_for():
+    for reply in ("Indian Ocean", "It is the Indian Ocean."):
+        assert outcome("Which ocean is the largest?", "Pacific Ocean", "Atlantic Ocean", reply) == "other"
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...data.answers import denied_answer
-from ...data.choices import choices_in
 from .asked import NO_ANSWER, Reading, asks_for_line, last_text, own_answers, question_of
+from .choice_answers import own_choices
 from .clauses import FUNCTION_WORDS, stems
 from .names import Names, key_word_for_word
 from .patterns import any_case, any_of
@@ -30,6 +30,7 @@ _COMMAND = any_case(r"\\(?:boxed|text(?:bf|rm)?|math(?:bf|rm))\s*\{([^{}]*)\}|</
 _MARKS = " \t*_`\"'\u2018\u2019\u201c\u201d"
 _BRACKETS = (("(", ")"), ("[", "]"), ("<", ">"), ("{", "}"))
 _ITEM = re.compile(r"^[ \t]*(?:[-*\u2022]|\d{1,2}[.)])[ \t]+(\S[^\n]*)$", re.MULTILINE)
+_FIRST_ITEM = re.compile(r"[ \t]*(?:[-*\u2022]|1[.)])[ \t]+\S")  # "24. Two dozen are twice 12" is no item
 _PLACEHOLDER = any_case(r"x\W*(?:(?:=|where\b).*)?")  # of the request
 _GIVES_NONE = any_case(
     any_of(
@@ -46,8 +47,13 @@ _BEGINS = re.compile(
     r"(?P<answer>[^\n]+?)(?:[,;.]\s|\s*\(|\s[-\u2013\u2014]\s|\s)"
     r"(?P<rest>(?:which|who|where|since|because|as|although|though|not|located|situated|near|an?|the|also)\s[^\n]+)"
 )
-_TAKES_BACK = any_case(r"\b(?:wait|no|actually|or|and|but|correction|sorry)\b")
+_TAKES_BACK = any_case(
+    r"\b(?:wait|no|not|actually|or|and|but|correction|sorry|wrong|(?:in)?correct|right|false|mistaken|answer|(?:as|what)\s+you)\b"
+)
 _OTHER_PLACE = any_case(r"(?:north|south|east|west)(?:ern)?|new|upper|lower|great|greater|little")
+_NO_NOUN = re.compile(
+    r"\w+ly|only|just|still|almost|about|around|indeed|again|itself|now|always|perhaps|maybe|city|colou?r"
+)
 _OTHER_NUMBER = any_case(r"%|percent|bce?|million|billion|thousand|hundred")
 _ARTICLE = any_case(r"a\s")  # or a letter: "A pear"
 _LETTER_AND_CHOICE = re.compile(
@@ -78,8 +84,13 @@ def answer_line(row: Mapping[str, Any], said: str) -> str | None:
         lines.pop()
     first, last = (_text_of(line, said) for line in (lines[0], lines[-1]))
     one, other = (bare_line(of).casefold() for of in (first, last))
-    goes_on = one not in other and other not in one and ASKS.search(said, lines[0].end(), lines[-1].start())
+    are_same = _is_part(one, other) or _is_part(other, one)
+    goes_on = not are_same and ASKS.search(said, lines[0].end(), lines[-1].start())
     return "" if goes_on else last.strip()
+
+
+def _is_part(part: str, whole: str) -> bool:
+    return re.search(rf"(?<!\w){re.escape(part)}(?!\w)", whole) is not None
 
 
 def _text_of(line: re.Match[str], said: str) -> str:
@@ -87,13 +98,13 @@ def _text_of(line: re.Match[str], said: str) -> str:
     if "\n" not in said[line.start() : line.start("answer")]:
         return str(line["answer"])
     rest = said[said.rindex("\n", 0, line.start("answer")) + 1 :]
-    return ", ".join(map(bare_line, _ITEM.findall(rest))) if _ITEM.match(rest) else rest
+    return ", ".join(map(bare_line, _ITEM.findall(rest))) if _FIRST_ITEM.match(rest) else rest
 
 
 def _is_cut(line: str, before: str) -> bool:
-    """Returns whether a line is the beginning of the one before, where a reply that repeats itself was cut, or a placeholder."""
+    """Returns whether a line is the one before up to the middle of a word, where a reply that repeats itself was cut, or a placeholder."""
     line, before = bare_line(line), bare_line(before)
-    is_part = before.startswith(line) and line != before and not line.isdigit()
+    is_part = before.startswith(line) and before[len(line) : len(line) + 1].isalpha()
     return is_part or _PLACEHOLDER.fullmatch(line) is not None
 
 
@@ -144,17 +155,14 @@ def _is_in_a_longer_name(row: Mapping[str, Any], line: str) -> bool:
             return True
         nouns = {before} if key.islower() and before.islower() else set()
         nouns |= {after} if after.islower() and not is_number else set()
-        if any(not stems(noun) & asked for noun in nouns - FUNCTION_WORDS):
+        if any(not stems(noun) & asked and not _NO_NOUN.fullmatch(noun) for noun in nouns - FUNCTION_WORDS):
             return True
     return False
 
 
 def letter_of_line(row: Mapping[str, Any], line: str) -> str | None:
     """Returns the letter of the choice that a line gives by its text ("pear"), or beside it ("B (pear)", "pear (B)"), else None."""
-    keys = {
-        letter: reading_key(text)
-        for letter, text in choices_in(row.get("perturbed_prompt") or row["clean_prompt"]).items()
-    }
+    keys = {letter: reading_key(text) for letter, text in own_choices(row).items()}
     for form in _forms(line):
         of_text = [letter for letter, key in keys.items() if key == reading_key(form)]
         if len(of_text) == 1 and not _ARTICLE.match(form):

@@ -24,7 +24,12 @@ _NEXT_TURN = re.compile(
     r"^[ \t*#]*(?:(?P<user>User|Human)|(?:Question|Q|Exercise(?=\s+\d)))(?:\s*\d+)?[*]*:[*]*\s*(?P<said>.*)$",
     re.MULTILINE | re.IGNORECASE,
 )
-_OF_A_LIST = re.compile(r"[^?\s]+(?:\s+[^?\s]+)?")  # "Human: 46", beside "Chimpanzee: 48"
+# "Human: 46", beside "Chimpanzee: 48"
+_VALUE = re.compile(r"[^?\s]+(?:\s+[^?\s]+)?")
+_ITEM = re.compile(
+    rf"[^\w\n]*(?!(?:answer|assistant|user|human)\b)\w+[^\w\n]*:[^\w\n]*{_VALUE.pattern}", re.IGNORECASE
+)
+_FEW_WORDS = 3  # of an answer without a sentence
 ASKS = re.compile(r"\?[\"'*_)\s]*$", re.MULTILINE)
 _LABEL = re.compile(r"^[ \t*]*(?:answer|A)[*]*:[*\s]*\Z", re.MULTILINE | re.IGNORECASE)
 LEAST_QUOTE = 20  # characters of a prompt that a reply repeats, and does not only happen to have
@@ -53,21 +58,27 @@ def without_quotes(said: str, prompt: str) -> str:
 def without_next_turn(row: Mapping[str, Any], said: str) -> str:
     """
     Returns a reply up to where it goes on with a question or a turn of its own: "B\n\nQuestion: ...". The question that it answers, in
-    other words, too, is none. Behind a text or a prefilled turn that ends with "Answer:", the reply ends where a later paragraph asks
-    something.
+    other words, too, is none. Behind a text or a prefilled turn that ends with "Answer:", a short first paragraph is the reply. After a
+    longer one, the reply ends where a later paragraph asks something.
     """
     prompt = row.get("perturbed_prompt") or row["clean_prompt"]
     is_continued = isinstance(prompt, str) or prompt[-1]["role"] == "assistant"
     last = prompt if isinstance(prompt, str) else message_text(prompt[-1])
     if is_continued and _LABEL.search(last) and not asks_for_line(row):
         first, *others = said.strip().split("\n\n")
-        return "\n\n".join([first, *takewhile(lambda of: not ASKS.search(of), others)])
+        if len(first.split()) <= _FEW_WORDS:
+            return first
+        return "\n\n".join([first, *takewhile(lambda of: "?" not in of and not _NEXT_TURN.search(of), others)])
     asked, written = last_text(prompt), stems(question_of(row))
     for turn in _NEXT_TURN.finditer(said):
         of_turn, text = stems(turn["said"]), turn["said"].strip()
         is_repeated = bool(text) and text in asked
         if turn["user"]:
-            is_repeated |= _OF_A_LIST.fullmatch(text) is not None
+            beside = (
+                said[: turn.start()].rstrip().rpartition("\n")[2],
+                said[turn.end() :].lstrip().partition("\n")[0],
+            )
+            is_repeated |= _VALUE.fullmatch(text) is not None and any(map(_ITEM.fullmatch, beside))
         else:
             is_repeated |= 2 * len(of_turn & written) > len(of_turn)
         if re.search(r"\w", said[: turn.start()]) and not is_repeated:

@@ -174,6 +174,7 @@ _SKIPS = any_case(
     any_of(
         r"(?:i(?:'m| am| have|'ve)? (?:\w+ )?)?(?:skipp(?:ed|ing)|omitt(?:ed|ing)|left out)\b",
         r"(?:i(?:'m| am|'ll| will| must| have|'ve)? (?:\w+ )?)?(?:skip|omit|leave|leaving|left) (?:this|that|it)(?: (?:one|item|request|question))?(?: out)?\s*(?:[.,!;:]|$)",
+        r"(?:i(?:'m| am|'ll| will| must|'d rather)? (?:\w+ )?(?:to )?)?(?:skip|omit|pass)(?: (?:the answer|(?:number|item) \d+|this one))?\W*$",
         r"n/a\b",
         r"no answer\b",
     ),
