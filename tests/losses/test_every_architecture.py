@@ -98,7 +98,9 @@ def naive_objective(model, rows, method):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("method", ["kl", "act"])
+@pytest.mark.parametrize(
+    "method", [pytest.param("kl", marks=pytest.mark.slow), "act"]
+)  # `test_rollouts` is on logits, too
 def test_pairs(kind_and_model, tmp_path, method):
     kind, model = kind_and_model
     args, rows = make_config(tmp_path, method=method), make_rows(with_content_span=False)

@@ -130,6 +130,10 @@ def test_the_largest_batch_fits_and_the_next_does_not(config_dir):
     assert measure_memory(outline, SETUP.with_batch(batch)).total <= limit
     assert measure_memory(outline, SETUP.with_batch(batch + 1)).total > limit
     assert largest_batch(outline, SETUP, 1000) == 0
+    for rows in (1, batch, batch + 1, 3 * batch):
+        setup = SETUP.with_batch(rows)
+        assert largest_batch(outline, setup, limit, measure_memory(outline, setup)) == batch
+        assert largest_batch(outline, setup, 1000, measure_memory(outline, setup)) == 0
 
 
 def test_many_long_rows_that_share_nothing_are_counted_without_a_mask(config_dir):

@@ -182,33 +182,42 @@ def _optimizer_bytes(model: nn.Module, trained: list[Tensor], optim: str) -> int
     return 2 * _bytes(trained)
 
 
-def largest_batch(outline: nn.Module, setup: Setup, limit: int) -> int:
+def largest_batch(outline: nn.Module, setup: Setup, limit: int, measured: Memory | None = None) -> int:
     """
     Returns the largest `per_device_train_batch_size` (for `opct` a multiple of `num_generations`) whose step takes at
-    most `limit` bytes, or 0. It is not looked for beyond `LARGEST_BATCH` rows. What making targets takes does not depend on it.
+    most `limit` bytes, or 0. It is not looked for beyond `LARGEST_BATCH` rows. What making targets takes does not depend on it. If the
+    memory of the `setup` itself is known (`measured`), the search begins there.
     """
-    unit, setup = setup.rollouts_per_prompt, replace(setup, target_batch_size=None)
+    unit, measured_rows = setup.rollouts_per_prompt, setup.per_device_train_batch_size
+    without_targets = replace(setup, target_batch_size=None)
 
     def total(units: int) -> int:
-        return measure_memory(outline, setup.with_batch(units * unit)).total
+        return measure_memory(outline, without_targets.with_batch(units * unit)).total
 
     fits, too_large = 0, LARGEST_BATCH // unit + 1  # batches known to fit, and taken not to
-    bytes_of = {}
-    guess = 1
+    bytes_of: dict[int, int] = {}
+    if measured is not None and measured_rows % unit == 0 and measured_rows < LARGEST_BATCH:
+        # Without a batch, what is held stays.
+        bytes_of[0] = measured.while_training - measured.gradients - measured.activations
+        bytes_of[measured_rows // unit] = measured.total if setup.is_opct else measured.while_training
+        if bytes_of[measured_rows // unit] <= limit:
+            fits = measured_rows // unit
+        else:
+            too_large = measured_rows // unit
     while too_large - fits > 1:
+        guess = _next_guess(bytes_of, limit, fits, too_large)
         bytes_of[guess] = total(guess)
         if bytes_of[guess] <= limit:
             fits = guess
         else:
             too_large = guess
-        guess = _next_guess(bytes_of, limit, fits, too_large)
     return fits * unit
 
 
 def _next_guess(bytes_of: dict[int, int], limit: int, fits: int, too_large: int) -> int:
     """Goes on the straight line through the two measured batches on both sides of the limit, or nearest to it."""
-    if len(bytes_of) == 1:
-        return 2
+    if len(bytes_of) < 2:
+        return len(bytes_of) + 1
     first, second = (fits, too_large) if {fits, too_large} <= bytes_of.keys() else sorted(bytes_of)[-2:]
     slope = max((bytes_of[second] - bytes_of[first]) / (second - first), 1)
     guess = first + int((limit - bytes_of[first]) // slope)

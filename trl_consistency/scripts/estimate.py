@@ -162,7 +162,7 @@ def main(args: EstimateArguments) -> dict[str, Any]:
             },
         }
         if args.memory is not None:
-            found["largest_batch"] = largest_batch(outline, setup, int(args.memory * GIB))
+            found["largest_batch"] = largest_batch(outline, setup, int(args.memory * GIB), memory)
             unit = setup.rollouts_per_prompt
             if memory.while_sampling and not setup.is_opct:
                 found["targets_fit"] = memory.while_sampling <= args.memory * GIB

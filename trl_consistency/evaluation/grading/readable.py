@@ -65,10 +65,11 @@ def without_next_turn(row: Mapping[str, Any], said: str) -> str:
     is_continued = isinstance(prompt, str) or prompt[-1]["role"] == "assistant"
     last = prompt if isinstance(prompt, str) else message_text(prompt[-1])
     if is_continued and _LABEL.search(last) and not asks_for_line(row):
-        first, *others = said.strip().split("\n\n")
+        turns = (of.start() for of in _NEXT_TURN.finditer(said) if re.search(r"\w", said[: of.start()]))
+        first, *others = said[: next(turns, None)].strip().split("\n\n")
         if len(first.split()) <= _FEW_WORDS:
             return first
-        return "\n\n".join([first, *takewhile(lambda of: "?" not in of and not _NEXT_TURN.search(of), others)])
+        return "\n\n".join([first, *takewhile(lambda of: "?" not in of, others)])
     asked, written = last_text(prompt), stems(question_of(row))
     for turn in _NEXT_TURN.finditer(said):
         of_turn, text = stems(turn["said"]), turn["said"].strip()
