@@ -238,6 +238,15 @@ def test_whole_model_is_not_saved_beside_an_adapter(tmp_path, preferences, model
         train(tmp_path, **options, use_peft=False)
 
 
+def test_an_adapter_in_place_of_a_model(tmp_path, preferences, model_dir):
+    """TRL ended in a traceback about a `model_type`."""
+    options = {"model_name_or_path": str(model_dir), "dataset_name": str(preferences)}
+    train(tmp_path, **options)
+    folder = shutil.copytree(tmp_path / "out", tmp_path / "adapter", ignore=shutil.ignore_patterns("checkpoint-*"))
+    with pytest.raises(SystemExit, match=r"adapter is an adapter, not a whole model.*merge it into its base model"):
+        train(tmp_path, **options | {"model_name_or_path": str(folder)})
+
+
 def test_streamed_preferences_that_would_be_cut(tmp_path, preferences, model_dir):
     options = {
         "model_name_or_path": str(model_dir),

@@ -31,6 +31,7 @@ from ..errors import ConsistencyError, InvalidPairsError, ends_with_message
 from ..generation.options import end_tokens
 from ..log import get_logger
 from ..models.embedded_models import resolve_model
+from ..models.folder_checks import check_model_folder
 from ..models.loading import check_loadable
 from ..trainer.run.data_checks import check_chat_template
 from ..trainer.run.interruption import check_has_states, find_checkpoint
@@ -95,6 +96,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> DPOTraine
     check_not_data_folder(training_args.output_dir)
     check_not_model_folder(training_args.output_dir, name)
     check_adapter_folder(training_args.output_dir, saves_adapter=model_args.use_peft)
+    check_model_folder(name, model_args.model_revision)  # an adapter, which TRL does not load, is none
     base, revision, _ = check_loadable(name, model_args.model_revision, training_args.trust_remote_code)
     processing_class = load_processing_class(base, revision, training_args.trust_remote_code)  # as TRL does
     for of_set, rows in (("train_dataset", train_dataset), ("eval_dataset", eval_dataset)):
