@@ -10,6 +10,7 @@ from tests.helpers.models import make_model, make_tokenizer
 from tests.helpers.said import SAID, SETS, babbler, row, says, with_oslo
 from tests.helpers.small_vocabulary import small_tokenizer
 from trl_consistency import InvalidPairsError
+from trl_consistency.data.answers import ANSWER_INSTRUCTION
 from trl_consistency.evaluation import PairSet, answer_pairs, evaluate, measure_distances
 from trl_consistency.evaluation.answers.generate import AnswerOptions, generate_answers
 from trl_consistency.evaluation.grading.judge import Judgement, LocalJudge
@@ -371,6 +372,30 @@ def test_loss_of_anchors_is_told(tokenizer, monkeypatch, kind):
     what = "Right answers to clean prompts" if kind == "question" else "Refusals of harmful clean prompts"
     assert [text.split(":")[0] for text in findings] == [f"{what} (test; anchors alone) fell from 40 to 18 of 40"]
     assert told == []
+
+
+@pytest.mark.parametrize(("unread", "warns"), [(11, True), (10, False)])
+@pytest.mark.parametrize("asks", [True, False])
+def test_many_unread_answers_are_warned_of(tokenizer, monkeypatch, unread, warns, asks):
+    """With the number of replies that have the line, if the prompts ask for one: a small model does not write it."""
+    request = f"\n\n{ANSWER_INSTRUCTION}" if asks else ""
+    rows = [row(f"{number}?{request}", "Rome! ", "Paris", "Rome") for number in range(40)]
+    said = {
+        of["clean_prompt"][-1]["content"]: "Paris or Rome." if number < unread else "Paris."
+        for number, of in enumerate(rows)
+    }
+    said |= {of["perturbed_prompt"][-1]["content"]: "Rome.\n\nAnswer: Paris" for of in rows}
+    says(monkeypatch, tokenizer, said)
+    found = evaluate(None, tokenizer, {"facts": rows}).warnings()
+    assert len(found) == warns
+    advice = (
+        'Of 40 replies, 0 have the line "Answer: X" that their prompts ask for.'
+        if asks
+        else 'Have prompts ask for a line "Answer: X"'
+    )
+    for warning in found:
+        assert warning.startswith("11 of 40 answer(s) to questions are unread (facts, clean prompts).")
+        assert advice in warning
 
 
 def test_unread_answers_of_one_kind_are_told(tokenizer, monkeypatch):

@@ -11,8 +11,8 @@ from ..data.unknown_words import say_unknown
 from .answers.choices import offered_letters
 from .answers.generate import NOT_ASKED
 from .answers.replies import warning_of_cut, warning_of_markers
-from .grading.asked import is_anchor
-from .grading.grade import poorly_read_answers, suggests_right_choice
+from .grading.asked import asks_for_line, is_anchor
+from .grading.grade import STATED, poorly_read_answers, suggests_right_choice
 from .pair_set import SIDES, UNKNOWN
 from .rates.intervals import FEWEST_SOURCES, effective_sources
 from .rates.measures import sources_of
@@ -136,10 +136,12 @@ def _of_unread(of_set: SetResults, name: str) -> list[str]:
             if counts["unread"] == sum(counts.values()):
                 found.append(f"No answer could be read ({where}, {kind} rows: {counts['unread']} unread).")
             elif kind == "question":
-                rows = zip(of_set.pairs.rows, of_set.grades[side], strict=True)
-                found += poorly_read_answers(
-                    [grade for row, grade in rows if side == "clean" or not is_anchor(row)], where
-                )
+                rows = zip(of_set.pairs.rows, of_set.grades[side], of_set.answers[side], strict=True)
+                of_side = [of for of in rows if side == "clean" or not is_anchor(of[0])]
+                asked = [
+                    answer.said for row, grade, answer in of_side if grade.grader == STATED and asks_for_line(row)
+                ]
+                found += poorly_read_answers([grade for _, grade, _ in of_side], where, asked)
     return found
 
 

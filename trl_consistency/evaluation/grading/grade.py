@@ -323,8 +323,11 @@ def grade_all(
     return grades
 
 
-def poorly_read_answers(grades: Sequence[Grade], where: str) -> list[str]:
-    """Returns a warning if most of the free answers that rules read on a side name none of the possible answers, or many are unread."""
+def poorly_read_answers(grades: Sequence[Grade], where: str, asked: Sequence[str] = ()) -> list[str]:
+    """
+    Returns a warning if most of the free answers that rules read on a side name none of the possible answers, or many are unread. `asked` are
+    the replies to prompts that ask for a line "Answer: ...".
+    """
     stated = [grade for grade in grades if grade.grader == STATED]
     others = sum(grade.said == OTHER for grade in stated)
     senseless = sum(grade.unread == "unparsed" for grade in stated)
@@ -336,10 +339,15 @@ def poorly_read_answers(grades: Sequence[Grade], where: str) -> list[str]:
         ]
     least, share = MANY_UNREAD
     if unread >= least and unread > share * len(stated):
+        advice = 'Have prompts ask for a line "Answer: X" (`pairs` does), or have a judge read the answers.'
+        if asked:
+            advice = (
+                f'Of {len(asked)} replies, {sum(map(has_line, asked))} have the line "Answer: X" that their prompts ask for. If the model does '
+                "not write it, have a judge read the answers."
+            )
         return [
             f"{unread} of {len(stated)} answer(s) to questions are unread ({where}). Who resists a cue explains it and names both answers, so more "
-            "right answers are unread than suggested ones, and the share of suggested ones among the read answers is too high. Have prompts "
-            'ask for a line "Answer: X" (`pairs` does), or have a judge read the answers.'
+            f"right answers are unread than suggested ones, and the share of suggested ones among the read answers is too high. {advice}"
         ]
     return []
 
