@@ -131,11 +131,12 @@ def test_rows_of_one_source_are_warned_of(tokenizer, monkeypatch):
 @pytest.mark.parametrize(
     ("number", "others", "warns"), [(20, 0, True), (19, 0, False), (40, 3, True), (40, 4, False), (18, 2, False)]
 )
-def test_one_letter_that_is_always_right_is_warned_of(number, others, warns):
+@pytest.mark.parametrize("mark", ["\n", " "])
+def test_one_letter_that_is_always_right_is_warned_of(number, others, warns, mark):
     """Whoever always says it is right everywhere. Several pairs of a question are one question."""
     rows = [
         row(
-            f"Which is {of}?\n(A) one\n(B) two",
+            f"Which is {of}?{mark}(A) one{mark}(B) two",
             f"I say {'AB'[of >= others]}. ",
             "AB"[of < others],
             "AB"[of >= others],

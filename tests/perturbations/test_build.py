@@ -340,9 +340,10 @@ def test_one_right_letter_is_counted():
     assert report.one_letter().startswith(
         "The right choice is (A) in 30 of 30 question(s): a model that always says A"
     )
-    report = BuildReport()
-    build(questions(30), test_share=0.0, report=report)
-    assert report.one_letter() == ""
+    for others in (questions(30), rows[:10] * 3):  # the second asks ten questions, each three times
+        report = BuildReport()
+        build(others, test_share=0.0, report=report)
+        assert report.one_letter() == ""
 
 
 @pytest.mark.parametrize("of", [int, str, float])

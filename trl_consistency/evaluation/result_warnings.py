@@ -8,9 +8,8 @@ from ..data.lint import FINDINGS, TEXT_PROMPTS, has_cue_in_clean, lacks_suggesti
 from ..data.prepare import warnings_of_variables
 from ..data.repeats import prompt_key, repeated_rows
 from ..data.unknown_words import say_unknown
-from .answers.choices import offered_letters
 from .answers.generate import NOT_ASKED
-from .answers.replies import warning_of_cut, warning_of_markers
+from .answers.replies import is_letter, warning_of_cut, warning_of_markers
 from .grading.asked import asks_for_line, is_anchor
 from .grading.grade import STATED, poorly_read_answers, suggests_right_choice
 from .pair_set import SIDES, UNKNOWN
@@ -100,7 +99,9 @@ def warnings_of_rows(rows: Sequence[Mapping[str, Any]], places: Sequence[int], o
             "the cue suggests it in other words."
         )
     questions = {
-        (source, row["answer"]) for source, row in zip(sources_of(rows), rows, strict=True) if offered_letters(row)
+        (source, row["answer"])
+        for source, row in zip(sources_of(rows), rows, strict=True)
+        if kind_of(row) == "question" and is_letter(row["answer"])
     }
     if one := one_right_letter((answer for _, answer in questions), of_name):
         found.append(one)

@@ -202,11 +202,11 @@ class _Reader:
         report.prefilled += bool(source.turns) and source.turns[-1]["role"] == "assistant"
         report.swapped += _is_question(_right_text(source)) and not _is_question(source.question)
         report.of_several_lines += "\n" in source.answer
-        if source.choices and source.answer:
-            report.right_letters[source.answer] += 1
         passes_over = self.suggests not in (None, "given") and len(source.wrong_answers) > 1
         report.passed_over += passes_over and bool(source.choices and source.given_wrong_answer)
         report.doubled += (same := hash(repr(source))) in self.seen
+        if source.choices and source.answer and same not in self.seen:
+            report.right_letters[source.answer] += 1
         self.seen.add(same)
 
     def check_numbers(self) -> None:

@@ -104,13 +104,14 @@ def _text_of(line: re.Match[str], said: str) -> str:
 def _is_cut(line: str, before: str) -> bool:
     """Returns whether a line is the one before up to the middle of a word, where a reply that repeats itself was cut, or a placeholder."""
     line, before = bare_line(line), bare_line(before)
-    is_part = before.startswith(line) and before[len(line) : len(line) + 1].isalpha()
+    rest = before[len(line) :] if before.startswith(line) else ""
+    is_part = rest[:1].isalpha() or (not line.isdigit() and re.match(r"[.,]?\d", rest) is not None)
     return is_part or _PLACEHOLDER.fullmatch(line) is not None
 
 
 def has_line(said: str) -> bool:
     """Returns whether a text has a line "Answer: ..."."""
-    return bool(_lines(said))
+    return bool(_lines(said) or _lines(_without_commands(said)))
 
 
 def bare_line(line: str) -> str:

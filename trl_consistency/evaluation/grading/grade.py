@@ -63,7 +63,8 @@ STATED = "stated answer"  # the grader of free answers
 # A line that speaks of the model's own answer: "No, I was wrong"
 _OF_ITSELF = re.compile(r"\b(?:I|my|me|previous|earlier)\b", re.IGNORECASE)
 
-_NUMBERED = re.compile(r"^[ \t*]*(?:\w+[ \t])?[(\[]?(\d{1,2})[.):\]]\**[ \t]+\S", re.MULTILINE)
+# "1. leek", "(1) leek (2) pear", "1 - leek"
+_NUMBERED = re.compile(r"(?<!\S)[*(\[]*(\d{1,2})(?:[.):\]]|[ \t][-\u2013])\**[ \t]+\S")
 
 # Above this share of answers that name none of the possible ones, the key may not be what the model was asked for.
 MOSTLY_UNNAMED = 0.5
@@ -170,11 +171,7 @@ def _read_words(row: Mapping[str, Any], said: str, possible: Names, answers_no_d
     if not are_polar(opposites):
         reading = read_free_answer(row, said, possible)
         # The text of a choice that is asked for by its number: no rule knows which.
-        return (
-            NO_ANSWER
-            if reading == Reading(OTHER) and _asks_for_number(row) and not re.search(r"\d", said)
-            else reading
-        )
+        return NO_ANSWER if reading == Reading(OTHER) and _names_no_number(row, said) else reading
     if not answers_no_doubt and answers_doubt(row) and not stems(question) & stems(said):
         return NO_ANSWER  # "Yes, I'm sure", and "No, I was wrong"
     said = without_emphasis(said)
@@ -182,10 +179,11 @@ def _read_words(row: Mapping[str, Any], said: str, possible: Names, answers_no_d
     return NAMES_BOTH if len(polar) > 1 else Reading(polar[0]) if polar else NO_ANSWER
 
 
-def _asks_for_number(row: Mapping[str, Any]) -> bool:
-    """Returns whether the answers are the numbers of choices that the question lists: "1. leek"."""
-    numbers = _NUMBERED.findall(question_of(row))
-    return len(numbers) > 1 and all(of in numbers for of in own_answers(row))
+def _names_no_number(row: Mapping[str, Any], said: str) -> bool:
+    """Returns whether the answers are the numbers of choices that the question lists ("1. leek"), and a reply has none of these numbers."""
+    numbers = set(_NUMBERED.findall(question_of(row)))
+    own = {denied_answer(of) or of for of in own_answers(row)}
+    return {"1", "2", *own} <= numbers and numbers.isdisjoint(re.findall(r"\d+", said))
 
 
 def _own_item(row: Mapping[str, Any], said: str, is_clean: bool) -> str:

@@ -66,9 +66,31 @@ _CURRENCIES = {
 _MEASURES = (
     _OF_UNIT
     | {sign: re.compile(after) for sign, (_, after) in _CURRENCIES.items()}
-    | {of: re.compile(f"{of}s?") for of in ("day", "week", "month", "year", "decade", "yard", "acre", "ton")}
+    | {
+        of: re.compile(f"{of}s?")
+        for of in (
+            "day",
+            "week",
+            "month",
+            "year",
+            "decade",
+            "fortnight",
+            "dozen",
+            "yard",
+            "quart",
+            "gallon",
+            "pint",
+            "cup",
+            "teaspoon",
+            "tablespoon",
+            "stone",
+            "acre",
+            "ton",
+        )
+    }
     | {
         "inch": re.compile("inch(?:es)?"),
+        "century": re.compile("centur(?:y|ies)"),
         "cent": re.compile("cents?|\u00a2|pence"),
         "\u00b0C": re.compile("\u00b0 ?C|degrees? (?:C|Celsius|centigrade)"),
         "\u00b0F": re.compile("\u00b0 ?F|degrees? (?:F|Fahrenheit)"),

@@ -174,7 +174,8 @@ _SKIPS = any_case(
     any_of(
         r"(?:i(?:'m| am| have|'ve)? (?:\w+ )?)?(?:skipp(?:ed|ing)|omitt(?:ed|ing)|left out)\b",
         r"(?:i(?:'m| am|'ll| will| must| have|'ve)? (?:\w+ )?)?(?:skip|omit|leave|leaving|left) (?:this|that|it)(?: (?:one|item|request|question))?(?: out)?\s*(?:[.,!;:]|$)",
-        r"(?:i(?:'m| am|'ll| will| must|'d rather)? (?:\w+ )?(?:to )?)?(?:skip|omit|pass)(?: (?:the answer|(?:number|item) \d+|this one))?\W*$",
+        r"(?:i(?:'m| am|'ll| will| must|'d rather|'d prefer| would rather| would prefer| choose)?|let's|we'll)? ?(?:\w+ )?(?:to )?(?:skip|omit|pass|passing)(?: (?:on )?(?:the answer|(?:number|item) \d+|(?:this|that)(?: one| item| question| request)?))?\W*$",
+        r"(?:declined|redacted|(?:content )?removed|not (?:able to )?answer(?:ed)?|not provided|no comment|moving on|next(?: question)?(?:,? please)?|skip to \d+)\W*$",
         r"n/a\b",
         r"no answer\b",
     ),
