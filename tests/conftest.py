@@ -34,14 +34,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `-m real` or `-m vllm`, files that do not name the mark are not imported, which takes most of such a run's start."""
+    """With `-m real`, `-m vllm` or `-m gpu`, files without that mark are not imported: importing all takes longer than some of these runs."""
     mark = config.getoption("markexpr").split(" ")[0]
     is_file = collection_path.suffix == ".py" and collection_path.name != "conftest.py"
-    return (
-        True
-        if mark in ("real", "vllm", "gpu") and is_file and f"mark.{mark}" not in collection_path.read_text()
-        else None
-    )
+    if mark in ("real", "vllm", "gpu") and is_file and f"mark.{mark}" not in collection_path.read_text():
+        return True
+    return None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

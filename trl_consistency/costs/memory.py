@@ -197,13 +197,10 @@ def largest_batch(outline: nn.Module, setup: Setup, limit: int, measured: Memory
     fits, too_large = 0, LARGEST_BATCH // unit + 1  # batches known to fit, and taken not to
     bytes_of: dict[int, int] = {}
     if measured is not None and measured_rows % unit == 0 and measured_rows < LARGEST_BATCH:
-        # Without a batch, what is held stays.
+        units = measured_rows // unit
         bytes_of[0] = measured.while_training - measured.gradients - measured.activations
-        bytes_of[measured_rows // unit] = measured.total if setup.is_opct else measured.while_training
-        if bytes_of[measured_rows // unit] <= limit:
-            fits = measured_rows // unit
-        else:
-            too_large = measured_rows // unit
+        bytes_of[units] = measured.total if setup.is_opct else measured.while_training
+        fits, too_large = (units, too_large) if bytes_of[units] <= limit else (0, units)
     while too_large - fits > 1:
         guess = _next_guess(bytes_of, limit, fits, too_large)
         bytes_of[guess] = total(guess)

@@ -24,7 +24,7 @@ Message = dict[str, Any]
 CHOICE_INSTRUCTION = 'Finish with "The answer is (X).", where X is the letter of one choice.'
 
 
-_LISTED = re.compile(r"(?<=\S)\s*(?:[;|]|\n)\s*(?=\S)")  # as in TruthfulQA's CSV file: "Brown; Bay; Black"
+_LISTED = re.compile(r"(?<=\S)\s*[;|\n]\s*(?=\S)")  # as in TruthfulQA's CSV file: "Brown; Bay; Black"
 
 
 class BeyondChoicesError(ConsistencyError):

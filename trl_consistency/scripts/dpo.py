@@ -96,7 +96,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> DPOTraine
     check_not_data_folder(training_args.output_dir)
     check_not_model_folder(training_args.output_dir, name)
     check_adapter_folder(training_args.output_dir, saves_adapter=model_args.use_peft)
-    check_model_folder(name, model_args.model_revision)  # an adapter, which TRL does not load, is none
+    check_model_folder(name, model_args.model_revision)  # TRL cannot load an adapter here
     base, revision, _ = check_loadable(name, model_args.model_revision, training_args.trust_remote_code)
     processing_class = load_processing_class(base, revision, training_args.trust_remote_code)  # as TRL does
     for of_set, rows in (("train_dataset", train_dataset), ("eval_dataset", eval_dataset)):
