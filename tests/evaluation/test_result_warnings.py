@@ -132,15 +132,16 @@ def test_rows_of_one_source_are_warned_of(tokenizer, monkeypatch):
     ("number", "others", "warns"), [(20, 0, True), (19, 0, False), (40, 3, True), (40, 4, False), (18, 2, False)]
 )
 @pytest.mark.parametrize("mark", ["\n", " "])
-def test_one_letter_that_is_always_right_is_warned_of(number, others, warns, mark):
-    """Whoever always says it is right everywhere. Several pairs of a question are one question."""
+@pytest.mark.parametrize("of_source", [1, 10])
+def test_one_letter_that_is_always_right_is_warned_of(number, others, warns, mark, of_source):
+    """Whoever always says it is right everywhere. Several pairs of a question are one question, and several questions may be of one passage."""
     rows = [
         row(
             f"Which is {of}?{mark}(A) one{mark}(B) two",
             f"I say {'AB'[of >= others]}. ",
             "AB"[of < others],
             "AB"[of >= others],
-            source_id=f"{of}",
+            source_id=f"{of // of_source}",
         )
         for of in range(number)
     ]

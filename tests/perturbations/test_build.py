@@ -340,7 +340,18 @@ def test_one_right_letter_is_counted():
     assert report.one_letter().startswith(
         "The right choice is (A) in 30 of 30 question(s): a model that always says A"
     )
-    for others in (questions(30), rows[:10] * 3):  # the second asks ten questions, each three times
+    in_texts = [
+        {"question": f"Which is {of}?\n\n(A) {of}\n(B) 99", "answer": "A", "wrong_answer": "B"} for of in range(30)
+    ]
+    report = BuildReport()
+    build(in_texts, test_share=0.0, report=report)
+    assert report.one_letter().startswith("The right choice is (A) in 30 of 30 question(s)")
+    suggesting = [of | {"wrong_answer": wrong} for of in rows[:15] for wrong in "BC"]
+    for others in (
+        questions(30),
+        rows[:10] * 3,
+        suggesting,
+    ):  # the others ask ten and fifteen questions, several times
         report = BuildReport()
         build(others, test_share=0.0, report=report)
         assert report.one_letter() == ""

@@ -240,10 +240,20 @@ def writes_end(
     chat_template_kwargs: dict[str, Any] | None = None,
 ) -> bool:
     """Whether the chat template writes something after an answer. With GLM-4.5's, the next turn begins right behind it."""
+    return bool(written_end(processing_class, prompt, tools, chat_template_kwargs))
+
+
+def written_end(
+    processing_class: ProcessingClass,
+    prompt: list[Message],
+    tools: list[dict] | None = None,
+    chat_template_kwargs: dict[str, Any] | None = None,
+) -> str:
+    """Returns what the chat template writes after an answer, without white space around it: `<|im_end|>`."""
     whole = _apply_chat_template(
         processing_class, _append(prompt, SENTINEL), tools, chat_template_kwargs, tokenize=False, is_complete=True
     )
-    return not whole.rstrip().endswith(SENTINEL)
+    return str(whole).rpartition(SENTINEL)[2].strip()
 
 
 def render_reply(

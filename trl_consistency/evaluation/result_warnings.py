@@ -99,8 +99,8 @@ def warnings_of_rows(rows: Sequence[Mapping[str, Any]], places: Sequence[int], o
             "the cue suggests it in other words."
         )
     questions = {
-        (source, row["answer"])
-        for source, row in zip(sources_of(rows), rows, strict=True)
+        (prompt_key(row, "clean_prompt"), row["answer"])
+        for row in rows
         if kind_of(row) == "question" and is_letter(row["answer"])
     }
     if one := one_right_letter((answer for _, answer in questions), of_name):

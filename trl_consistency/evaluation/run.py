@@ -11,6 +11,7 @@ from ..data.pairs import PROMPT_COLUMNS
 from ..data.rendering import ProcessingClass, get_tokenizer, skips_template
 from ..errors import ConsistencyError
 from ..generation.answer_cache import TargetCache
+from ..generation.options import warning_of_end
 from ..generation.targets import Engine
 from ..models.adapter_checks import check_no_other_adapter, warn_of_adapter
 from ..models.checks import context_of
@@ -119,6 +120,9 @@ def evaluate(
     )
     check_use(sets.values(), asks, judge_questions, *deciding)
     _warn_of_texts(tokenizer, rows, options)
+    chats = [row for row in rows if isinstance(row["perturbed_prompt"], list)]
+    if model is not None and chats and (warning := warning_of_end(model, tokenizer, chat_template_kwargs)):
+        warnings.warn(warning, stacklevel=2)
     sides = answer_sides(model, tokenizer, rows, options, cache, desc, engine)
     preferences = _preferences(model, tokenizer, rows, options, desc)
     found, start = {}, 0

@@ -10,6 +10,7 @@ from string import ascii_uppercase
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 from ..data.answers import Spellings
+from ..data.choices import choices_in
 from ..data.class_names import named_rows
 from ..data.pairs import MAX_REPORTED, report_faults
 from ..errors import ConsistencyError
@@ -172,6 +173,7 @@ class _Reader:
     answers: dict[int, str] = field(default_factory=dict)
     spellings: Spellings = field(default_factory=Spellings)
     seen: set[int] = field(default_factory=set)
+    asked: set[int] = field(default_factory=set)
     numbers: set[str] = field(default_factory=set)  # answers that name a choice by its index
     beyond: int = 0  # answers that are the number of choices
 
@@ -205,9 +207,11 @@ class _Reader:
         passes_over = self.suggests not in (None, "given") and len(source.wrong_answers) > 1
         report.passed_over += passes_over and bool(source.choices and source.given_wrong_answer)
         report.doubled += (same := hash(repr(source))) in self.seen
-        if source.choices and source.answer and same not in self.seen:
-            report.right_letters[source.answer] += 1
         self.seen.add(same)
+        is_letter = bool(source.answer and source.choices) or source.answer in choices_in(source.question)
+        if is_letter and (asked := _question_key(source)) not in self.asked:
+            report.right_letters[source.answer] += 1
+            self.asked.add(asked)
 
     def check_numbers(self) -> None:
         """Raises [`ConsistencyError`] if right answers seem to count the choices from 1."""

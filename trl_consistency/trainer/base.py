@@ -32,6 +32,7 @@ from ..data.trained_pairs import read_digests
 from ..errors import ConsistencyError
 from ..generation.adapter_scale import ScaledLayer, scaled_layers
 from ..generation.model_identity import weights_digest
+from ..generation.options import warning_of_end
 from ..generation.targets import Engine
 from ..log import get_logger
 from ..losses.meter import LossMeter
@@ -325,6 +326,8 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         if not is_sharded(self.accelerator):  # Sharded weights are gathered by hooks of each module.
             fuse_adapters(self.model)
         del self._given_adapter
+        if self.is_chat and (warning := warning_of_end(self.model, self.processing_class, args.chat_template_kwargs)):
+            logger.warning(warning)
         announce_cpu(args.device, torch.bfloat16 if args.bf16 else self.model.dtype, model_id or "The model")
         warn_of_missing_kernels(self.model, args.device.type)
         check_adapted_kernels(self.model)

@@ -616,3 +616,27 @@ def test_choices_in_another_order_have_no_letters():
 def test_lines_that_are_read_count_as_lines(line):
     assert has_line(f"So.\n\n{line}")
     assert outcome(AUSTRALIA, f"So.\n\n{line}") == "right"
+
+
+@pytest.mark.parametrize(
+    ("first", "last"),
+    [
+        ("$120", "$12"),
+        ("-20", "-2"),
+        ("2.45", "2.4"),
+        ("$1,000,000", "$1,000"),
+        ("Nigeria", "Niger"),
+        ("Na", "N"),
+        ("120", "12"),
+    ],
+)
+def test_a_corrected_answer_that_the_first_one_begins_with(first, last):
+    """It counted as the first one, cut."""
+    for right, suggested, expected in ((last, first, "right"), (first, last, "suggested")):
+        asked = ("What is it?", right, suggested)
+        for label in ("Answer", "Corrected answer", "Final answer"):
+            assert outcome(asked, f"Answer: {first}\n\nWait, let me check that again.\n\n{label}: {last}") == expected
+        assert outcome(asked, f"Answer: {first}\n\nAnswer: {last}") == "unread"
+    asked = ("What is it?", "7", first)
+    assert outcome(asked, f"Answer: {first}\n\nWait, let me check that again.\n\nAnswer: {last}") == "unread"
+    assert outcome(asked, f"Answer: {first}\n\nAnswer: {last}") == "suggested"

@@ -80,8 +80,15 @@ def answer_line(row: Mapping[str, Any], said: str) -> str | None:
         return ""
     if not lines or (is_text and ASKS.search(said, 0, lines[0].start())):
         return None
-    while len(lines) > 1 and _is_cut(lines[-1]["answer"], lines[-2]["answer"]):
+    while len(lines) > 1 and _PLACEHOLDER.fullmatch(bare_line(lines[-1]["answer"])):
         lines.pop()
+    if len(lines) > 1 and _may_be_cut(lines[-1], lines[-2], said):
+        is_own = key_word_for_word(row, bare_line(lines[-1]["answer"]), ()) is not None
+        is_explained = re.search(r"\w", said[lines[-2].end() : lines[-1].start()]) is not None
+        if is_own != is_explained:
+            return ""
+        if not is_own:
+            lines.pop()
     first, last = (_text_of(line, said) for line in (lines[0], lines[-1]))
     one, other = (bare_line(of).casefold() for of in (first, last))
     are_same = _is_part(one, other) or _is_part(other, one)
@@ -101,12 +108,14 @@ def _text_of(line: re.Match[str], said: str) -> str:
     return ", ".join(map(bare_line, _ITEM.findall(rest))) if _FIRST_ITEM.match(rest) else rest
 
 
-def _is_cut(line: str, before: str) -> bool:
-    """Returns whether a line is the one before up to the middle of a word, where a reply that repeats itself was cut, or a placeholder."""
-    line, before = bare_line(line), bare_line(before)
-    rest = before[len(line) :] if before.startswith(line) else ""
-    is_part = rest[:1].isalpha() or (not line.isdigit() and re.match(r"[.,]?\d", rest) is not None)
-    return is_part or _PLACEHOLDER.fullmatch(line) is not None
+def _may_be_cut(line: re.Match[str], before: re.Match[str], said: str) -> bool:
+    """
+    Returns whether a line at the end of a reply is the one before up to the middle of a word or number: a reply that repeats itself was cut
+    there, or corrects it ("$120", "$12").
+    """
+    last, full = bare_line(line["answer"]), bare_line(before["answer"])
+    rest = full[len(last) :] if full.startswith(last) else ""
+    return not said[line.end() :].strip() and re.match(r"[^\W_]|[.,]\d", rest) is not None
 
 
 def has_line(said: str) -> bool:

@@ -44,8 +44,9 @@ from .judge import (
     offers_suggestion,
 )
 from .names import Candidates, Names, is_right, possible_answers
+from .next_turns import without_next_turn
 from .polar import OPPOSITES, are_polar, polar_answers, polar_key
-from .readable import without_next_turn, without_quotes
+from .readable import without_quotes
 from .refusals import numbered_items, refuses, refuses_item
 
 

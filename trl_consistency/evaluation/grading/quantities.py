@@ -99,7 +99,7 @@ _MEASURES = (
     }
 )
 _MEASURED = re.compile(
-    rf"(\d+(?:\.\d+)?|\b(?:an?|one))[\s-]?({'|'.join(of.pattern for of in _MEASURES.values())})(?![\w/^]|\sper\b)"
+    rf"(\d+(?:\.\d+)?|\b(?i:an?|one))[\s-]?({'|'.join(of.pattern for of in _MEASURES.values())})(?![\w/^]|\sper\b)"
 )
 _WITH_SIGN = re.compile(rf"([{''.join(_CURRENCIES)}])\s?(\d+(?:\.\d+)?)")
 _CLOCK = re.compile(r"(?<![\d:])(\d{1,2}:\d\d)(?![\d:])")
@@ -134,18 +134,19 @@ def quantity_pattern(words: str) -> str | None:
     return rf"{re.escape(found[1])}[\s-]?(?:{re.escape(found[2])}|{_UNITS[found[2]]})"
 
 
-def amounts_in_other_units(text: str, words: str) -> list[str]:
-    """Returns the numbers of the amounts in a text that have another unit than a quantity: 26.2 of "26.2 miles" beside "42.195 km"."""
-    own = _measure(short_form(words))
-    if own is None:
-        return []
+def amounts_of(text: str) -> set[tuple[str, str | None]]:
+    """Returns the amounts in a text, each with what it is measured in: 26.2 miles."""
     measured = [
-        ("1" if number in ("a", "an", "one") else number, _measure(f"1 {unit}"))
-        for number, unit in _MEASURED.findall(text)
+        (number if number[0].isdigit() else "1", _measure(f"1 {unit}")) for number, unit in _MEASURED.findall(text)
     ]
     measured += [(number, sign) for sign, number in _WITH_SIGN.findall(text)]
     measured += [(time, _measure(time)) for time in _CLOCK.findall(text)]
-    return [number for number, unit in measured if unit != own]
+    return set(measured)
+
+
+def measure_of(words: str) -> str | None:
+    """Returns what a quantity is measured in, None for other words."""
+    return _measure(short_form(words))
 
 
 def _measure(words: str) -> str | None:

@@ -7,7 +7,7 @@ from decimal import ROUND_HALF_EVEN, Decimal
 from ...data.typography import as_read, number_in_digits, with_digits, without_accents
 from .clauses import FUNCTION_WORDS
 from .denials import is_denied
-from .quantities import amounts_in_other_units
+from .quantities import amounts_of, measure_of
 
 
 _WORD = re.compile(r"[^\W\d_]+")
@@ -129,10 +129,18 @@ def _has_number(answers: Sequence[str], said: str, question: str) -> bool:
     own = {number for of in answers for number in _NUMBER.findall(of)}
     if ("1" in own and _ONE.search(said)) or ("0" in own and _NONE.search(said)):
         return True
-    measured = {number for of in answers for number in amounts_in_other_units(said, of)}
+    units = {of: unit for of in answers if (unit := measure_of(of)) is not None}
+    amounts, of_answers = amounts_of(said), set().union(*map(amounts_of, answers))
+    measured = {number for number, unit in amounts if any(unit != of for of in units.values())}
+    # "1 week" may be 7 days, though 1 day is suggested. Only "5 miles" are surely not 5 km.
+    is_converted = any(
+        unit != own and number not in _NUMBER.findall(of)
+        for number, unit in amounts - of_answers
+        for of, own in units.items()
+    )
     others = set(_NUMBER.findall(said)) - set(_NUMBER.findall(question)) - measured
     near = _is_about if any(map(_ROUGHLY.match, answers)) else _is_rounded
-    return bool(measured - own) or any(near(Decimal(one), Decimal(other)) for one in own for other in others)
+    return is_converted or any(near(Decimal(one), Decimal(other)) for one in own for other in others)
 
 
 def _is_about(number: Decimal, other: Decimal) -> bool:
