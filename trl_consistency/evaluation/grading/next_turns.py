@@ -27,7 +27,7 @@ _ITEM = re.compile(
     re.IGNORECASE,
 )
 _LABEL_AT_END = any_case(r"(?:^|\n)[ \t*]*(?:answer|A)[*]*:[*\s]*\Z")
-_LABEL = any_case(r"\n[ \t*]*(?:answer|A)[*]*:")
+_LABEL = any_case(r"\n[ \t*]*(?:(?:\w+ )?answer|A)[*]*:")
 _FEW_WORDS = 3
 _CORRECTS = any_case(r"\W*(?:no|not|wait|actually|hmm+|sorry|oops|correction|but)\b")
 
@@ -58,12 +58,12 @@ def _behind_label(row: Mapping[str, Any], said: str) -> str:
     """
     Returns a reply to a text that ends with "Answer:" up to where it goes on with the next question of a list. If a later line of a reply to
     a question asks something, or begins with the label once more, this is its first line, if that is an answer by itself. Otherwise no rule
-    knows whether the reply answers itself: none of it. A reply to a request ends where a later paragraph asks something.
+    knows whether the reply answers itself: none of it. A reply to a request ends where a later paragraph asks something, or has the label.
     """
     line, _, rest = said.strip().partition("\n")
     if kind_of(row) != "question":
         first, *others = said.strip().split("\n\n")
-        return "\n\n".join([first, *takewhile(lambda of: not ASKS.search(of), others)])
+        return "\n\n".join([first, *takewhile(lambda of: not (ASKS.search(of) or _LABEL.search(of)), others)])
     if "?" not in rest and not _LABEL.search(f"\n{rest}"):
         return said
     is_choice, is_listed = (letter_of_line(row, of) is not None for of in (line, rest.strip().partition("\n")[0]))
