@@ -347,11 +347,13 @@ def test_one_right_letter_is_counted():
     build(in_texts, test_share=0.0, report=report)
     assert report.one_letter().startswith("The right choice is (A) in 30 of 30 question(s)")
     suggesting = [of | {"wrong_answer": wrong} for of in rows[:15] for wrong in "BC"]
-    for others in (
-        questions(30),
-        rows[:10] * 3,
-        suggesting,
-    ):  # the others ask ten and fifteen questions, several times
+    turned = [
+        of | {"choices": of["choices"][-turn:] + of["choices"][:-turn], "answer": "ABC"[turn]}
+        for of in rows
+        for turn in range(3)
+    ]
+    # The second and the third ask ten and fifteen questions, several times. The last has each in three orders of its choices.
+    for others in (questions(30), rows[:10] * 3, suggesting, turned):
         report = BuildReport()
         build(others, test_share=0.0, report=report)
         assert report.one_letter() == ""

@@ -209,7 +209,7 @@ class _Reader:
         report.doubled += (same := hash(repr(source))) in self.seen
         self.seen.add(same)
         is_letter = bool(source.answer and source.choices) or source.answer in choices_in(source.question)
-        if is_letter and (asked := _question_key(source)) not in self.asked:
+        if is_letter and (asked := hash((_question_key(source), source.answer))) not in self.asked:
             report.right_letters[source.answer] += 1
             self.asked.add(asked)
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from itertools import takewhile
 from typing import Any
 
+from ...data.choices import choices_in
 from ...data.rendering import message_text
 from ..row_kinds import kind_of
 from .answer_line import letter_of_line
@@ -13,6 +14,7 @@ from .clauses import stems
 from .names import key_word_for_word
 from .patterns import any_case
 from .readable import ASKS
+from .stated_answers import mentioned
 
 
 # Where a model writes the next question of a list, or the user's next turn
@@ -26,10 +28,11 @@ _ITEM = re.compile(
     rf"[^\w\n]*(?!(?:answer|assistant|user|human)\b)\w+(?:[ (]+\w+\)?){{0,3}}[^\w\n]*:[^\w\n]*{_VALUE.pattern}",
     re.IGNORECASE,
 )
-_LABEL_AT_END = any_case(r"(?:^|\n)[ \t*]*(?:answer|A)[*]*:[*\s]*\Z")
-_LABEL = any_case(r"\n[ \t*]*(?:(?:\w+ )?answer|A)[*]*:")
+_LABEL_AT_END = any_case(r"(?:^|\n)[ \t*#]*(?:(?:\w+ ){0,2}answer(?: is)?|A)[*]*:?[*\s(]*\Z")
+_LABEL = any_case(r"\n[ \t*#]*(?:(?:\w+ )?answer|A)[*]*:")
+_QUESTION = re.compile(r"[^.!?\n]*\?")
+_REFERS = any_case(r"\b(?:it|this|that|they|you|right|sure|correct)\b")
 _FEW_WORDS = 3
-_CORRECTS = any_case(r"\W*(?:no|not|wait|actually|hmm+|sorry|oops|correction|but)\b")
 
 
 def without_next_turn(row: Mapping[str, Any], said: str) -> str:
@@ -56,28 +59,39 @@ def without_next_turn(row: Mapping[str, Any], said: str) -> str:
 
 def _behind_label(row: Mapping[str, Any], said: str) -> str:
     """
-    Returns a reply to a text that ends with "Answer:" up to where it goes on with the next question of a list. If a later line of a reply to
-    a question asks something, or begins with the label once more, this is its first line, if that is an answer by itself. Otherwise no rule
-    knows whether the reply answers itself: none of it. A reply to a request ends where a later paragraph asks something, or has the label.
+    Returns a reply to a text that ends with "Answer:" up to where it goes on with the next question or request of a list. If a later line
+    of a reply to a question asks something, or begins with the label once more, this is its first line, if that is an answer by itself and
+    the next question is another one. Otherwise no rule knows whether the reply explains or corrects itself: none of it.
     """
-    line, _, rest = said.strip().partition("\n")
+    said = said.strip()
+    label = _LABEL.search(said)
     if kind_of(row) != "question":
-        first, *others = said.strip().split("\n\n")
-        return "\n\n".join([first, *takewhile(lambda of: not (ASKS.search(of) or _LABEL.search(of)), others)])
-    if "?" not in rest and not _LABEL.search(f"\n{rest}"):
+        before, _, _ = said[: label.start()].rstrip().rpartition("\n") if label else (said, "", "")
+        first, *others = (before or said).split("\n\n")
+        return "\n\n".join([first, *takewhile(lambda of: not ASKS.search(of), others)])
+    line, _, rest = said.partition("\n")
+    if "?" not in rest and label is None:
         return said
-    is_choice, is_listed = (letter_of_line(row, of) is not None for of in (line, rest.strip().partition("\n")[0]))
-    is_alone = _is_answer(row, line) or (is_choice and not is_listed)
-    return line if is_alone and not _CORRECTS.match(rest) else ""
+    return line if _is_answer(row, line) and _asks_another(row, rest[: label and label.start() - len(line)]) else ""
+
+
+def _asks_another(row: Mapping[str, Any], text: str) -> bool:
+    """Returns whether a text has a question that is neither the row's own nor a part of what is said about it, or has other choices."""
+    choices, own = choices_in(text), choices_in(row["clean_prompt"])
+    if choices and not any(text.startswith(own.get(letter, text)) for letter, text in choices.items()):
+        return True
+    question = _QUESTION.search(text)
+    asked, written = stems(question[0] if question else ""), stems(question_of(row))
+    is_own = question is None or _REFERS.search(question[0]) or mentioned(question[0], own_answers(row))
+    return not is_own and 2 * len(asked & written) <= len(asked)
 
 
 def _is_answer(row: Mapping[str, Any], line: str) -> bool:
-    """Returns whether a line is an answer by itself: the right or the suggested one, or another in no more words."""
+    """Returns whether a line is an answer by itself: the right or the suggested one, another in no more words, or a choice."""
     most = max(len(of.split()) for of in own_answers(row))
-    is_short = len(line.split()) <= min(most, _FEW_WORDS)
-    return line.rstrip(" *")[-1:] not in ":?!" and (
-        is_short or key_word_for_word(row, line.strip(" .*"), ()) is not None
-    )
+    is_short = len(line.split()) <= min(most, _FEW_WORDS) and line.rstrip(" *")[-1:] not in ":?!"
+    is_key = key_word_for_word(row, line.strip(" .*"), ()) is not None and "?" not in line
+    return is_short or is_key or letter_of_line(row, line) is not None
 
 
 def _is_item(turn: re.Match[str], said: str) -> bool:
