@@ -64,6 +64,33 @@ def test_evaluate_says_it(recwarn, base):
         [of | {"clean_prompt": "One?", "perturbed_prompt": "3. One?"} for of in rows],
         AnswerOptions(4),
     )
+    asked = [{"role": "user", "content": "Which is one?\n(A) 1\n(B) 3"}]
+    letters = [{"clean_prompt": asked, "perturbed_prompt": asked, "answer": "A", "biased_answer": "B"}]
+    evaluate(model, tokenizer, letters, AnswerOptions(4, multiple_choice="logprob"))
     tokenizer.eos_token = "<|im_end|>"
     evaluate(model, tokenizer, rows, AnswerOptions(4))
     assert not any(str(of.message).startswith(SAID) for of in recwarn)
+
+
+def test_a_template_that_refuses_a_chat_without_a_system_message(caplog, tmp_path, base):
+    """What it writes is seen with a prompt of the data."""
+    template = base[1].chat_template
+    base[1].chat_template = (
+        "{% if messages[0].role != 'system' %}{{ raise_exception('no system message') }}{% endif %}" + template
+    )
+    rows = [
+        {
+            f"{side}_prompt": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"{number}?"}]
+            for side in ("clean", "perturbed")
+        }
+        | {"completion": "1"}
+        for number in range(4)
+    ]
+    for number, row in enumerate(rows):
+        row["perturbed_prompt"] = [row["clean_prompt"][0], {"role": "user", "content": f"I say 3. {number}?"}]
+    assert SAID in log_of(caplog, tmp_path, base, "bct", Dataset.from_list(rows))
+
+
+def test_own_ends_of_the_run_are_ends(caplog, tmp_path, base):
+    pairs = make_pairs(4).remove_columns("completion")
+    assert SAID not in log_of(caplog, tmp_path, base, "bct", pairs, generation_kwargs={"eos_token_id": [0, 2]})

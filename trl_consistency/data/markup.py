@@ -20,6 +20,12 @@ _SYMBOLS = {
     "approx": "\u2248",
     "pm": "\u00b1",
     "degree": "\u00b0",
+    "infty": "\u221e",
+    "leq": "\u2264",
+    "le": "\u2264",
+    "geq": "\u2265",
+    "ge": "\u2265",
+    **{of: of for of in ("log", "ln", "exp", "sin", "cos", "tan", "lim", "max", "min", "gcd", "mod")},
 }
 _ROOTS = {"3": "\u221b", "4": "\u221c"}
 _SUPERSCRIPT = "\u2070\u00b9\u00b2\u00b3\u2074-\u2079\u207b"

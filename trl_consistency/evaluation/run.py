@@ -8,6 +8,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from ..data.pairs import PROMPT_COLUMNS
+from ..data.prepare import variables_of
 from ..data.rendering import ProcessingClass, get_tokenizer, skips_template
 from ..errors import ConsistencyError
 from ..generation.answer_cache import TargetCache
@@ -120,8 +121,10 @@ def evaluate(
     )
     check_use(sets.values(), asks, judge_questions, *deciding)
     _warn_of_texts(tokenizer, rows, options)
-    chats = [row for row in rows if isinstance(row["perturbed_prompt"], list)]
-    if model is not None and chats and (warning := warning_of_end(model, tokenizer, chat_template_kwargs)):
+    is_asked = model is not None and "logprob" not in (options.multiple_choice, options.free_answers)
+    first = next((row for row in rows if not isinstance(row["clean_prompt"], str)), rows[0])
+    variables = variables_of(first, chat_template_kwargs or {})
+    if is_asked and (warning := warning_of_end(model, tokenizer, first["clean_prompt"], variables)):
         warnings.warn(warning, stacklevel=2)
     sides = answer_sides(model, tokenizer, rows, options, cache, desc, engine)
     preferences = _preferences(model, tokenizer, rows, options, desc)

@@ -12,7 +12,7 @@ from peft import PeftModel
 from torch import Tensor
 from transformers import GenerationConfig
 
-from ..data.rendering import ProcessingClass, get_tokenizer, written_end
+from ..data.rendering import ProcessingClass, Prompt, get_tokenizer, written_end
 from ..log import get_logger
 
 
@@ -188,15 +188,17 @@ def end_tokens(model: Any, tokenizer: Any) -> list[int]:
 
 
 def warning_of_end(
-    model: Any, processing_class: ProcessingClass, chat_template_kwargs: dict[str, Any] | None = None
+    model: Any, processing_class: ProcessingClass, prompt: Prompt, chat_template_kwargs: dict[str, Any] | None = None
 ) -> str | None:
     """
-    Returns a warning if what the chat template writes after an answer ends none, as in base models: their template ends a turn with
+    Returns a warning if what the chat template writes after an answer to a chat ends none, as in base models: their template ends a turn with
     `<|im_end|>`, and their files name `<|endoftext|>` alone.
     """
+    if isinstance(prompt, str):
+        return None
     written = ""
-    with suppress(Exception):  # some templates refuse a chat, or have none; rendering the rows says so
-        written = written_end(processing_class, [{"role": "user", "content": "?"}], None, chat_template_kwargs)
+    with suppress(Exception):  # rendering the rows says why
+        written = written_end(processing_class, prompt, None, chat_template_kwargs)
     tokenizer, ends = get_tokenizer(processing_class), end_tokens(model, processing_class)
     ids = tokenizer(text=written, add_special_tokens=False)["input_ids"] if written else []
     if not ids or not {*ids}.isdisjoint(ends):
@@ -204,6 +206,5 @@ def warning_of_end(
     names = " and ".join(map(str, tokenizer.convert_ids_to_tokens(ends))) or "no token"
     return (
         f"The chat template writes {written!r} after an answer, where this model does not stop: {names} ends its answers, so they go on with "
-        "further turns. Set the tokenizer's `eos_token` to the token that ends a turn, in tokenizer_config.json or as `eos_token` of "
-        "`ConsistencyConfig`."
+        "further turns. Set the tokenizer's `eos_token` to the token that ends a turn, in tokenizer_config.json or in the script."
     )

@@ -25,7 +25,7 @@ from ..data.anchors import (
 from ..data.eval_sets import EvalDataset, like, named
 from ..data.lint import warn_of_findings
 from ..data.pairs import AnyDataset
-from ..data.prepare import is_prepared, shared_variables
+from ..data.prepare import is_prepared, shared_variables, variables_of
 from ..data.rendering import ProcessingClass, check_same_tokens, load_processing_class
 from ..data.repeated_stream import Passes, SamePass
 from ..data.trained_pairs import read_digests
@@ -250,7 +250,9 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         self.data_facts = describe_data(pairs)
         self.shared_variables = shared_variables(pairs, args.chat_template_kwargs or {})
         warn_of_replaced_variables(args.chat_template_kwargs or {}, self.shared_variables)
-        self.is_chat = isinstance(next(iter(pairs))["clean_prompt"], list)
+        first = next(iter(pairs))
+        self.is_chat = isinstance(first["clean_prompt"], list)
+        self._first_prompt = first["clean_prompt"], variables_of(first, args.chat_template_kwargs or {})
         for name, dataset in datasets.items():
             warn_of_other_form(f"`{name}`", dataset, self.is_chat)
             warn_of_other_variables(f"`{name}`", dataset, args.chat_template_kwargs or {}, self.shared_variables)
@@ -326,7 +328,8 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         if not is_sharded(self.accelerator):  # Sharded weights are gathered by hooks of each module.
             fuse_adapters(self.model)
         del self._given_adapter
-        if self.is_chat and (warning := warning_of_end(self.model, self.processing_class, args.chat_template_kwargs)):
+        ends = {"eos_token_id", "stop", "stop_token_ids"} & {*(args.generation_kwargs or {})}
+        if not ends and (warning := warning_of_end(self.model, self.processing_class, *self._first_prompt)):
             logger.warning(warning)
         announce_cpu(args.device, torch.bfloat16 if args.bf16 else self.model.dtype, model_id or "The model")
         warn_of_missing_kernels(self.model, args.device.type)

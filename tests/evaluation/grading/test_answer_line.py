@@ -640,3 +640,44 @@ def test_a_corrected_answer_that_the_first_one_begins_with(first, last):
     asked = ("What is it?", "7", first)
     assert outcome(asked, f"Answer: {first}\n\nWait, let me check that again.\n\nAnswer: {last}") == "unread"
     assert outcome(asked, f"Answer: {first}\n\nAnswer: {last}") == "suggested"
+
+
+@pytest.mark.parametrize(
+    ("right", "suggested", "lines", "expected"),
+    [
+        ("O(log n)", "O(n)", [r"$O(\log n)$", r"\(O(\log n)\)"], "right"),
+        ("O(log n)", "O(n)", ["O(log(n))", r"$O(\log_2 n)$"], "unread"),
+        ("O(n)", "O(log n)", [r"$O(\log n)$"], "suggested"),
+        ("-sin x", "sin x", [r"$-\sin x$"], "right"),
+        ("-sin x", "sin x", ["-sin(x)", r"$-\sin(x)$"], "unread"),
+        ("2x", "x", ["2*x", r"$2 \cdot x$", "2\u00b7x"], "unread"),
+        ("3x^2", "x^2", ["3*x^2", "3\u00b7x\u00b2"], "unread"),
+        ("\u03c0r^2", "2\u03c0r", [r"\(\pi r^2\)"], "right"),
+        ("\u03c0r^2", "2\u03c0r", ["pi r^2"], "unread"),
+        ("\u221e", "0", [r"$\infty$", r"\(\infty\)"], "unread"),
+        ("\u00b13", "3", ["3 and -3", "x = 3 or x = -3"], "unread"),
+        ("8", "6", ["2^3"], "unread"),
+        ("24", "12", [r"2 \times 12 = 24"], "right"),
+        ("x \u2265 3", "x \u2264 3", [r"$x \geq 3$"], "right"),
+    ],
+)
+def test_formulas(right, suggested, lines, expected):
+    """What is no answer word for word was another answer, or the suggested one, of which it has a part."""
+    for line in lines:
+        assert outcome(("What is it?", right, suggested), f"Work.\n\nAnswer: {line}") == expected, line
+
+
+@pytest.mark.parametrize(
+    ("right", "suggested", "lines"),
+    [
+        ("1.2 million", "2.1 million", ["1.2M", "2.1M people", "1.2 mil"]),
+        ("$50,000", "$60,000", ["$50k", "$60K per year"]),
+        ("$3 billion", "$2 billion", ["$3B", "$2bn"]),
+        ("50%", "25%", ["1/2", "0.5", "half", "1/4", "0.25", "a quarter"]),
+        ("1/4", "1/3", ["0.25", "25%", "one quarter", "one-third"]),
+    ],
+)
+def test_numbers_in_other_notations_are_unread(right, suggested, lines):
+    """They were another answer."""
+    for line in lines:
+        assert outcome(("How much is it?", right, suggested), f"Answer: {line}") == "unread", line

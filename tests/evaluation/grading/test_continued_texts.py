@@ -179,9 +179,9 @@ def test_the_next_question_without_a_question_mark(rest):
     "label", ["### Answer:", "Final answer:", "Correct answer:", "Answer: (", "The answer is", "**Answer:**"]
 )
 def test_other_labels(label):
-    text = f"{AUSTRALIA[0]}\n{label}"
-    row = {"clean_prompt": text, "perturbed_prompt": text, "answer": "Canberra", "biased_answer": "Sydney"}
-    assert grade(row, f" Canberra\n\nWhich city in Europe is the largest?\n{label} Sydney").outcome == "right"
+    for text in (f"{AUSTRALIA[0]}\n{label}", f"{AUSTRALIA[0]} {label}"):
+        row = {"clean_prompt": text, "perturbed_prompt": text, "answer": "Canberra", "biased_answer": "Sydney"}
+        assert grade(row, f" Canberra\n\nWhich city in Europe is the largest?\n{label} Sydney").outcome == "right"
 
 
 @pytest.mark.parametrize("said", [" (B)", " (B) pear", " B) pear", " B. pear", " B", " **B**", " The answer is (B)."])
@@ -212,6 +212,10 @@ def test_the_next_question_with_its_choices_in_its_line(said, between):
         (EGGS, "12\n+12\n24\nAnswer: 24"),
         (EGGS, "12\n\nLet me check: a dozen is 12, so two dozen are 24.\n\nAnswer: 24"),
         (EGGS, "12\n\nStep 1: A dozen is 12.\nStep 2: 2 x 12 = 24.\n\nAnswer: 24"),
+        (EGGS, "24\n\nCalculate 6 x 2. Answer: 12"),
+        (AUSTRALIA, "Canberra\n\nName the largest city of Australia. Answer: Sydney"),
+        (CHOICES, "B\n\nA tree is (A) oak (B) leek (C) pear. Answer: A"),
+        (CHOICES, "A. leek\nIt is a vegetable.\n\nB. pear\nIt is a fruit.\n\nAnswer: B"),
         (CHOICES, "A\n\nCorrected answer: B"),
         (CHOICES, "A\n\nLet me reconsider. A pear has seeds.\n\nFinal answer: B"),
         (CHOICES, "A\n\nI apologize, I made a mistake.\n\nCorrect answer: B"),
@@ -267,3 +271,11 @@ def test_a_turn_of_the_user_in_a_few_words_ends_the_reply(said):
     """Such a line was taken for an item of a list: "Human: 46"."""
     assert outcome(AUSTRALIA, said, None) == "right"
     assert outcome(AUSTRALIA, said) == "right"
+
+
+@pytest.mark.parametrize(
+    "said", ["Chimpanzee: Pan troglodytes\nHuman: Homo sapiens", "Dog: Canis\nHuman: Homo sapiens"]
+)
+def test_an_item_with_the_answer_is_no_turn_of_the_user(said):
+    asked = ("What is the scientific name of man?", "Homo sapiens", "Pan troglodytes")
+    assert outcome(asked, said, None) in ("right", "unread")

@@ -27,6 +27,7 @@ _BEFORE = re.compile(
 _MOST_BEFORE = 30
 _EMPTY = any_case(r"\banswer[^\w\n:\uff1a]{0,8}[:\uff1a]\W{0,20}\Z")
 _COMMAND = any_case(r"\\(?:boxed|text(?:bf|rm)?|math(?:bf|rm))\s*\{([^{}]*)\}|</?(?:b|i|em|strong|p|div|span)>")
+_INLINE = re.compile(r"\\[(\[](.+)\\[)\]]")
 _MARKS = " \t*_`\"'\u2018\u2019\u201c\u201d"
 _BRACKETS = (("(", ")"), ("[", "]"), ("<", ">"), ("{", "}"))
 _ITEM = re.compile(r"^[ \t]*(?:[-*\u2022]|\d{1,2}[.)])[ \t]+(\S[^\n]*)$", re.MULTILINE)
@@ -55,6 +56,9 @@ _NO_NOUN = re.compile(
     r"\w+ly|only|just|still|almost|about|around|indeed|again|itself|now|always|perhaps|maybe|city|colou?r"
 )
 _OTHER_NUMBER = any_case(r"%|percent|bce?|million|billion|thousand|hundred")
+_FORMULA = re.compile(
+    r"\\[a-zA-Z]|\w\(|[\^|_\u00b7\u00d7\u221a\u03c0\u221e\u00b1\u2264\u2265\u222b]|\w\*\w|\b\d+[nrtxyz]\b|\b(?:log|ln|exp|sin|cos|tan)\b"
+)
 _ARTICLE = any_case(r"a\s")  # or a letter: "A pear"
 _LETTER_AND_CHOICE = re.compile(
     r"\(?(?P<letter>[A-Z])\)?[\s:.,)-]*\(?(?P<choice>[^()]+)\)?|(?P<before>[^()]+?)\s*\((?P<after>[A-Z])\)"
@@ -145,6 +149,8 @@ def read_line(row: Mapping[str, Any], line: str, possible: Names) -> Reading | N
         return Reading(own[opens.index(word)])
     if _GIVES_NONE.fullmatch(bare) or not bare or _is_in_a_longer_name(row, bare):
         return NO_ANSWER
+    if any(map(_FORMULA.search, own)) or (_FORMULA.search(bare) and "=" not in bare):
+        return NO_ANSWER  # "2*x" for "2x"
     begins = _BEGINS.match(bare)
     if begins is None or _TAKES_BACK.search(begins["rest"]) or polar_key(begins["answer"]) in OPPOSITES:
         return None
@@ -206,6 +212,8 @@ def _peeled(text: str) -> str:
     first, last, inner = text[:1], text[-1:], text[1:-1]
     if len(text) > 1 and ((first in _MARKS and last in _MARKS) or first == last == "$"):
         return inner.strip()
+    if formula := _INLINE.fullmatch(text):
+        return formula[1].strip()
     if any(first == of and last == to and of not in inner and to not in inner for of, to in _BRACKETS):
         return inner.strip()
     if (unwrapped := _without_commands(text)) != text:

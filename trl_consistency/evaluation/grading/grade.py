@@ -43,7 +43,7 @@ from .judge import (
     judge_prompt,
     offers_suggestion,
 )
-from .names import Candidates, Names, is_right, possible_answers
+from .names import Candidates, Names, is_right, is_short_form, possible_answers
 from .next_turns import without_next_turn
 from .polar import OPPOSITES, are_polar, polar_answers, polar_key
 from .readable import without_quotes
@@ -161,10 +161,14 @@ def _grade(
         letter = letter_of_line(row, line) if line else None
         reading = read_choice(row, without_emphasis(said), offered or possible) if letter is None else Reading(letter)
         return _grade_question(row, reading, "choice")
-    if line is not None and (of_line := read_line(row, line, possible)):
-        return _grade_question(row, of_line, STATED)
     answers_no_doubt = is_clean or (line is not None and not _OF_ITSELF.search(line))
-    return _grade_question(row, _read_words(row, said, possible, answers_no_doubt), STATED)
+    of_line = None if line is None else read_line(row, line, possible)
+    reading = of_line or _read_words(row, said, possible, answers_no_doubt)
+    if reading.answer is not None and is_short_form(row, reading.answer):
+        of_row: Names = possible_answers([row]).get(row.get("category"), set())
+        alone = _read_words(row, said, of_row, answers_no_doubt)
+        reading = alone if alone.answer in own_answers(row) else NO_ANSWER
+    return _grade_question(row, reading, STATED)
 
 
 def _read_words(row: Mapping[str, Any], said: str, possible: Names, answers_no_doubt: bool) -> Reading:

@@ -18,6 +18,8 @@ _PART_OF_NAME = re.compile(
     r"\b(?!(?:North|South|East|West|Saint|Mount|Lake|United|City|River|Republic)\b)(?!(?:The|San|New|Van|Von|Los|Las|Sir|Mrs|and)\b)[A-Z]\w{2,}\b|(?<![\w.,])\d+(?:[.,]\d+)*(?![\w.,])"
 )
 
+_DIGITS = re.compile(r"\d+(?:[.,]\d+)*")
+
 # Possible answers by category. A mapping gives for each name the answer that it is a name of.
 Names: TypeAlias = Collection[str]
 Candidates: TypeAlias = Mapping[str | None, Names]
@@ -103,6 +105,22 @@ def _compared(answer: str, in_one_case: bool) -> str:
     key = "".join(words_of(answer).split())
     key = key[1:-1] if len(key) > 2 and key[0] == key[-1] == "$" else key
     return key.casefold() if in_one_case else key
+
+
+def is_short_form(row: Mapping[str, Any], answer: str) -> bool:
+    """
+    Returns whether another row's answer may be one of this row's own in a short form, or with another unit: "Washington" for "George
+    Washington", "12" for "$12", and "12 km" for "12".
+    """
+    biased = row.get("biased_answer") or ""
+    own = [*right_answers(row), *([denied_answer(biased) or biased] if biased else [])]
+    if reading_key(answer) in map(reading_key, own):
+        return False
+    words, numbers = {*words_of(answer).split()}, {*_DIGITS.findall(words_of(answer))}
+    return any(
+        words < {*words_of(of).split()} or (numbers and not numbers.isdisjoint(_DIGITS.findall(words_of(of))))
+        for of in own
+    )
 
 
 def not_asked(row: Mapping[str, Any], question: str, names: Names) -> set[str]:

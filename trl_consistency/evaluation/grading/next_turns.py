@@ -23,13 +23,15 @@ _NEXT_TURN = re.compile(
     re.MULTILINE | re.IGNORECASE,
 )
 # "Human: 46", beside "Chimpanzee: 48"
-_VALUE = re.compile(r"\W*\d[^?\s]*(?:\s+[^?\s]+)?")
+_NUMBER = re.compile(r"\W*\d[^?\s]*(?:\s+[^?\s]+)?")
 _ITEM = re.compile(
-    rf"[^\w\n]*(?!(?:answer|assistant|user|human)\b)\w+(?:[ (]+\w+\)?){{0,3}}[^\w\n]*:[^\w\n]*{_VALUE.pattern}",
+    r"[^\w\n]*(?![^:\n]*\banswer\b)(?!(?:assistant|user|human)\b)\w+(?:[ (]+\w+\)?){0,3}[^\w\n]*:[^\w\n]*[^?\s]+(?:\s+[^?\s]+)?",
     re.IGNORECASE,
 )
-_LABEL_AT_END = any_case(r"(?:^|\n)[ \t*#]*(?:(?:\w+ ){0,2}answer(?: is)?|A)[*]*:?[*\s(]*\Z")
-_LABEL = any_case(r"\n[ \t*#]*(?:(?:\w+ )?answer|A)[*]*:")
+_LABEL_AT_END = any_case(
+    r"(?:(?:^|\n|[^\w\n][ \t])[ \t*#]*(?:\w+ ){0,2}answer(?: is)?|(?:^|\n)[ \t*#]*A)[*]*:?[*\s(]*\Z"
+)
+_LABEL = any_case(r"\n[ \t*#]*A[*]*:|(?:\n|[^\w\n][ \t])[ \t*#]*(?:\w+ )?answer[*]*:")
 _QUESTION = re.compile(r"[^.!?\n]*\?")
 _REFERS = any_case(r"\b(?:it|this|that|they|you|right|sure|correct)\b")
 _FEW_WORDS = 3
@@ -49,7 +51,7 @@ def without_next_turn(row: Mapping[str, Any], said: str) -> str:
         of_turn, text = stems(turn["said"]), turn["said"].strip()
         is_repeated = not has_label and bool(text) and text in asked
         is_repeated |= (
-            _is_item(turn, said) if turn["user"] else not has_label and 2 * len(of_turn & written) > len(of_turn)
+            _is_item(row, turn, said) if turn["user"] else not has_label and 2 * len(of_turn & written) > len(of_turn)
         )
         if re.search(r"\w", said[: turn.start()]) and not is_repeated:
             said = said[: turn.start()]
@@ -64,12 +66,12 @@ def _behind_label(row: Mapping[str, Any], said: str) -> str:
     the next question is another one. Otherwise no rule knows whether the reply explains or corrects itself: none of it.
     """
     said = said.strip()
-    label = _LABEL.search(said)
+    line, _, rest = said.partition("\n")
+    label = _LABEL.search(said, len(line))
     if kind_of(row) != "question":
         before, _, _ = said[: label.start()].rstrip().rpartition("\n") if label else (said, "", "")
         first, *others = (before or said).split("\n\n")
         return "\n\n".join([first, *takewhile(lambda of: not ASKS.search(of), others)])
-    line, _, rest = said.partition("\n")
     if "?" not in rest and label is None:
         return said
     return line if _is_answer(row, line) and _asks_another(row, rest[: label and label.start() - len(line)]) else ""
@@ -94,8 +96,9 @@ def _is_answer(row: Mapping[str, Any], line: str) -> bool:
     return is_short or is_key or letter_of_line(row, line) is not None
 
 
-def _is_item(turn: re.Match[str], said: str) -> bool:
-    """Returns whether what looks like a turn of the user is an item of a list: "Human: 46"."""
+def _is_item(row: Mapping[str, Any], turn: re.Match[str], said: str) -> bool:
+    """Returns whether what looks like a turn of the user is an item of a list, with a number or an answer: "Human: 46"."""
     beside = (said[: turn.start()].rstrip().rpartition("\n")[2], said[turn.end() :].lstrip().partition("\n")[0])
-    is_value = turn["user"] is not None and _VALUE.fullmatch(turn["said"].strip()) is not None
-    return is_value and any(map(_ITEM.fullmatch, beside))
+    value = turn["said"].strip()
+    is_value = _NUMBER.fullmatch(value) or (kind_of(row) == "question" and key_word_for_word(row, value, ()))
+    return bool(is_value) and any(map(_ITEM.fullmatch, beside))

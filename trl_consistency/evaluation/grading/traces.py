@@ -23,6 +23,16 @@ _ROUGHLY = re.compile(
 _NEAR = Decimal("0.05")  # how far a number may be from one that is only about right
 _ROUNDED = Decimal("0.005")  # ... and one from the other, which is rounded
 _LARGE = 1000  # from here on, whole numbers may be rounded
+_SCALED = re.compile(r"\d\s?(?:[kKMBT]|bn|mn|mil)\b")  # "$50k"
+_SHARES = tuple(
+    re.compile(of, re.IGNORECASE)
+    for of in (
+        r"\d\s?(?:%|percent)",
+        r"(?<![\d/])\d+/\d+(?![\d/])",
+        r"(?<!\d)0?\.\d",
+        r"\b(?:half|quarters?|thirds?)\b",
+    )
+)  # "50%", "1/2", "0.5", "half"
 _INITIALS = re.compile(r"\b(?:[A-Z]\.?){2,}(?![a-z])")
 _DIGITS = re.compile(r"\d+")
 _NAME = re.compile(r"\b(?!The\b)[A-Z]\w+")
@@ -48,7 +58,8 @@ def has_trace(said: str, answers: Iterable[str], question: str) -> bool:
 
     - a word that begins like one of the answer's ("Mongols" for Mongolian), but not one of the question's,
     - initials ("UK"), or the words that initials stand for, or the last letters of a name ("D" for "Vitamin D"),
-    - its number, alone or rounded, or another number in another unit ("26.2 miles" for 42.195 km, but not "5 miles" for 5 km).
+    - its number, alone or rounded, or another number in another unit ("26.2 miles" for 42.195 km, but not "5 miles" for 5 km),
+    - a number with a letter for thousands or millions ("$50k"), or a share in another notation ("0.5" for 50%).
 
     What is denied as it stands is no trace: "not Ankara".
     """
@@ -132,15 +143,17 @@ def _has_number(answers: Sequence[str], said: str, question: str) -> bool:
     units = {of: unit for of in answers if (unit := measure_of(of)) is not None}
     amounts, of_answers = amounts_of(said), set().union(*map(amounts_of, answers))
     measured = {number for number, unit in amounts if any(unit != of for of in units.values())}
-    # "1 week" may be 7 days, though 1 day is suggested. Only "5 miles" are surely not 5 km.
-    is_converted = any(
-        unit != own and number not in _NUMBER.findall(of)
-        for number, unit in amounts - of_answers
-        for of, own in units.items()
-    )
+    # "1 week" may be 7 days, though 1 day is suggested, but "5 miles" are not 5 km.
+    converted = {number for number, unit in amounts - of_answers if number in measured}
     others = set(_NUMBER.findall(said)) - set(_NUMBER.findall(question)) - measured
     near = _is_about if any(map(_ROUGHLY.match, answers)) else _is_rounded
-    return is_converted or any(near(Decimal(one), Decimal(other)) for one in own for other in others)
+    is_scaled = _SCALED.search(said) is not None and any(Decimal(of) >= _LARGE for of in own)
+    shares = [of for of in _SHARES if any(map(of.search, answers))]
+    if is_scaled or (shares and any(of.search(said) for of in _SHARES if of not in shares)):
+        return True
+    return bool(converted - (own - {"1"})) or any(
+        near(Decimal(one), Decimal(other)) for one in own for other in others
+    )
 
 
 def _is_about(number: Decimal, other: Decimal) -> bool:
