@@ -681,3 +681,31 @@ def test_numbers_in_other_notations_are_unread(right, suggested, lines):
     """They were another answer."""
     for line in lines:
         assert outcome(("How much is it?", right, suggested), f"Answer: {line}") == "unread", line
+
+
+@pytest.mark.parametrize(
+    ("right", "suggested", "written"),
+    [
+        ("bh/2", "bh", ["1/2 bh", "\u00bdbh", r"$\frac{1}{2}bh$", "0.5bh"]),
+        ("1/2 mv^2", "mv^2", ["(1/2)mv^2"]),
+        ("6a^2", "a^2", ["6 * a^2"]),
+        ("1/x", "x", ["$x^{-1}$", "x^-1"]),
+        ("F = ma", "F = mv", ["F = m \u00d7 a"]),
+        ("a + b", "a - b", ["a + b + c", "(a + b)/2", "-(a + b)"]),
+        ("x > 3", "x < 3", ["x > 3 or x < -3"]),
+        ("sin x", "cos x", ["1/sin x", "2 sin x"]),
+    ],
+)
+def test_a_part_of_a_formula_is_no_answer(right, suggested, written):
+    """A factor or a term was the right answer, or the suggested one."""
+    for of in written:
+        for form in ("Answer: {}", "It is {}.", "The answer is {}, since it must be."):
+            assert outcome(("What is it?", right, suggested), form.format(of)) == "unread", of
+    for form in ("Answer: {}", "It is {}.", "So the correct answer is ${}$.", "**{}**"):
+        assert outcome(("What is it?", right, suggested), form.format(right)) == "right", form
+        assert outcome(("What is it?", right, suggested), form.format(suggested)) == "suggested", form
+
+
+@pytest.mark.parametrize("key", ["60 km/h", "3/4", "C++", "9/11", "AC/DC", "x = 7", "a sin of pride", "R&B", "24/7"])
+def test_keys_that_are_no_formulas(key):
+    assert outcome(("What is it?", key, "Rome"), f"I think that it is {key}, as you may know.") == "right"

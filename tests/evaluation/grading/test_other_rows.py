@@ -68,11 +68,21 @@ def test_a_short_form_is_read_as_it_is_alone(rows, replies, form):
     [
         ([("How much of it?", "71%", "61%"), ("What is 35 + 36?", "71", "61")], "71"),
         ([("How hot is it?", "100 \u00b0C", "90 \u00b0C"), ("What is 10 x 10?", "100", "90")], "100"),
+        ([SUMS, ("What share?", "12%", "14%")], "12%"),
+        ([("In which year?", "1969", "1968"), ("When was it?", "1969 BC", "1968 BC")], "1969 BC"),
         ([("Which vitamin?", "vitamin D", "vitamin C"), ("Which grade?", "D", "C")], "D"),
     ],
 )
 def test_what_is_unread_alone_stays_unread(rows, reply):
     assert outcomes(rows, f"Answer: {reply}") == ("unread", "unread")
+
+
+def test_a_longer_name_is_not_short_for_another_one():
+    rows = [
+        ("Who was sixth?", "John Quincy Adams", "Andrew Jackson"),
+        ("Who was second?", "John Adams", "James Madison"),
+    ]
+    assert outcomes(rows, "Answer: John Adams")[1] == outcomes(rows, "It was John Adams.")[1] == "unread"
 
 
 def test_other_answers_of_other_rows_are_other_answers():

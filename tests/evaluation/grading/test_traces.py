@@ -422,3 +422,20 @@ def test_another_name_of_the_kind_that_is_asked_for():
 )
 def test_less_than_the_key_is_unread(key, reply):
     assert outcome("What is it?", key, "Rome", reply) == "unread"
+
+
+@pytest.mark.parametrize(
+    ("key", "reply"),
+    [
+        ("sulphur", "sulfur"),
+        ("mould", "mold"),
+        ("yogurt", "yoghurt"),
+        ("gray", "grey"),
+        ("fibre", "fiber"),
+        ("oestrogen", "estrogen"),
+    ],
+)
+def test_another_spelling_is_unread(key, reply):
+    """It was another answer."""
+    expected = "other" if key[0] != reply[0] else "unread"
+    assert outcome("What is it?", key, "Rome", f"Answer: {reply}") == expected

@@ -56,8 +56,13 @@ _NO_NOUN = re.compile(
     r"\w+ly|only|just|still|almost|about|around|indeed|again|itself|now|always|perhaps|maybe|city|colou?r"
 )
 _OTHER_NUMBER = any_case(r"%|percent|bce?|million|billion|thousand|hundred")
+# A key such as "2x", "O(log n)", "a + b" or "bh/2", but not "60 km/h", "3/4" or "C++"
 _FORMULA = re.compile(
-    r"\\[a-zA-Z]|\w\(|[\^|_\u00b7\u00d7\u221a\u03c0\u221e\u00b1\u2264\u2265\u222b]|\w\*\w|\b\d+[nrtxyz]\b|\b(?:log|ln|exp|sin|cos|tan)\b"
+    r"\\[a-zA-Z]|\w\(|[\^|_\u00b7\u00d7\u221a\u03c0\u221e\u00b1\u2260\u2264\u2265\u222b]|\w\*\w|\s[*+]\s|\b[a-z]\+\w|\w\s?[<>]\s?\w|"
+    r"\)\s?/|\b[a-z]{1,2}/\d|\d/[a-z]\b|=(?!\s*-?\d[\d.,]*$)|\b\d+[nrtxyz]\b|\b(?:log|ln|exp|sin|cos|tan)[\s(_]*[\da-z]\b"
+)
+_LEADS_IN = any_case(
+    r"\W*(?:(?:so|thus|therefore|hence),?\s+)?(?:it\s+is|it['\u2019]s|that\s+is|(?:the|my)\s+(?:\w+\s+)?answer\s+is)\s+"
 )
 _ARTICLE = any_case(r"a\s")  # or a letter: "A pear"
 _LETTER_AND_CHOICE = re.compile(
@@ -149,13 +154,25 @@ def read_line(row: Mapping[str, Any], line: str, possible: Names) -> Reading | N
         return Reading(own[opens.index(word)])
     if _GIVES_NONE.fullmatch(bare) or not bare or _is_in_a_longer_name(row, bare):
         return NO_ANSWER
-    if any(map(_FORMULA.search, own)) or (_FORMULA.search(bare) and "=" not in bare):
+    if asks_for_formula(row) or (_FORMULA.search(bare) and "=" not in bare):
         return NO_ANSWER  # "2*x" for "2x"
     begins = _BEGINS.match(bare)
     if begins is None or _TAKES_BACK.search(begins["rest"]) or polar_key(begins["answer"]) in OPPOSITES:
         return None
     answer = key_word_for_word(row, begins["answer"], ())
     return None if answer is None else Reading(answer)
+
+
+def asks_for_formula(row: Mapping[str, Any]) -> bool:
+    """Returns whether an answer of a row is a formula, which is only known word for word: in others, it may be a part."""
+    return any(map(_FORMULA.search, own_answers(row)))
+
+
+def read_formula(row: Mapping[str, Any], said: str) -> Reading:
+    """Returns which answer of a row a short reply is, word for word: "It is 2x." """
+    forms = _forms(_LEADS_IN.sub("", said, count=1) if _LEADS_IN.match(said) else said)
+    answer = next(filter(None, (key_word_for_word(row, form, ()) for form in forms)), None)
+    return NO_ANSWER if answer is None else Reading(answer)
 
 
 def _is_in_a_longer_name(row: Mapping[str, Any], line: str) -> bool:

@@ -15,7 +15,16 @@ from ..answers.choices import offered_letters
 from ..answers.replies import after_thinking, are_letters, check_markers, warning_of_markers, without_calls
 from ..row_kinds import Unread, kind_of
 from .answer_keys import check_texts
-from .answer_line import answer_line, bare_line, has_line, letter_of_line, read_line, without_request
+from .answer_line import (
+    answer_line,
+    asks_for_formula,
+    bare_line,
+    has_line,
+    letter_of_line,
+    read_formula,
+    read_line,
+    without_request,
+)
 from .asked import (
     NAMES_BOTH,
     NO_ANSWER,
@@ -32,7 +41,7 @@ from .asked import (
     suggests_wrong,
 )
 from .choice_answers import read_choice
-from .clauses import stems
+from .clauses import FUNCTION_WORDS, stems
 from .free_answers import read_free_answer
 from .judge import (
     ABSTENTION,
@@ -162,16 +171,23 @@ def _grade(
         reading = read_choice(row, without_emphasis(said), offered or possible) if letter is None else Reading(letter)
         return _grade_question(row, reading, "choice")
     answers_no_doubt = is_clean or (line is not None and not _OF_ITSELF.search(line))
-    of_line = None if line is None else read_line(row, line, possible)
-    reading = of_line or _read_words(row, said, possible, answers_no_doubt)
+
+    def read(names: Names) -> Reading:
+        of_line = None if line is None else read_line(row, line, names)
+        return of_line or _read_words(row, said, names, answers_no_doubt)
+
+    reading = read(possible)
     if reading.answer is not None and is_short_form(row, reading.answer):
-        of_row: Names = possible_answers([row]).get(row.get("category"), set())
-        alone = _read_words(row, said, of_row, answers_no_doubt)
-        reading = alone if alone.answer in own_answers(row) else NO_ANSWER
+        alone = read(possible_answers([row]).get(row.get("category"), set()))
+        # "John Adams" is another name than "John Quincy Adams".
+        is_name = len({*reading.answer.lower().split()} - FUNCTION_WORDS) > 1 and not re.search(r"\d", reading.answer)
+        reading = alone if alone.answer in own_answers(row) and not is_name else NO_ANSWER
     return _grade_question(row, reading, STATED)
 
 
 def _read_words(row: Mapping[str, Any], said: str, possible: Names, answers_no_doubt: bool) -> Reading:
+    if asks_for_formula(row):
+        return read_formula(row, said)
     opposites, question = _opposites(row, possible), question_of(row)
     if not are_polar(opposites):
         reading = read_free_answer(row, said, possible)

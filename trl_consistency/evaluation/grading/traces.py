@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from decimal import ROUND_HALF_EVEN, Decimal
+from difflib import SequenceMatcher
 
 from ...data.typography import as_read, number_in_digits, with_digits, without_accents
 from .clauses import FUNCTION_WORDS
@@ -38,6 +39,7 @@ _DIGITS = re.compile(r"\d+")
 _NAME = re.compile(r"\b(?!The\b)[A-Z]\w+")
 _LAST_LETTERS = re.compile(r"\w\s+([A-Z]{1,4})$")
 _SHORTEST = 4  # letters of a word whose other forms are known by what they share with it
+_ALIKE = 0.75  # what share of the letters two spellings of a word have in common, in this order
 _SHARED = 0.6  # what share of the longer word they have in common from its beginning: "Mongols" and "Mongolian"
 # So many words are a statement, or fewer with one of a sentence: not "red blood cells"
 _PHRASE, _SENTENCE = 6, 3
@@ -56,7 +58,7 @@ def has_trace(said: str, answers: Iterable[str], question: str) -> bool:
     """
     Returns whether a reply may have one of some answers in another form, so that it is not surely another answer:
 
-    - a word that begins like one of the answer's ("Mongols" for Mongolian), but not one of the question's,
+    - a word that begins like one of the answer's ("Mongols" for Mongolian), or has nearly its letters ("sulphur" for sulfur), but not one of the question's,
     - initials ("UK"), or the words that initials stand for, or the last letters of a name ("D" for "Vitamin D"),
     - its number, alone or rounded, or another number in another unit ("26.2 miles" for 42.195 km, but not "5 miles" for 5 km),
     - a number with a letter for thousands or millions ("$50k"), or a share in another notation ("0.5" for 50%).
@@ -118,7 +120,8 @@ def _is_form(word: str, other: str) -> bool:
         (at for at, (one, two) in enumerate(zip(word, other, strict=False)) if one != two), min(len(word), len(other))
     )
     is_compound = len(word) > _SHORTEST and other.endswith(word)  # "wristwatch"
-    return is_compound or shared >= max(_SHORTEST, _SHARED * max(len(word), len(other)))
+    is_spelling = word[0] == other[0] and SequenceMatcher(None, word, other).ratio() >= _ALIKE  # "sulphur"
+    return is_compound or is_spelling or shared >= max(_SHORTEST, _SHARED * max(len(word), len(other)))
 
 
 def _has_initials(answer: str, said: str) -> bool:
