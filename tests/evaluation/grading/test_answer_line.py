@@ -690,6 +690,7 @@ def test_numbers_in_other_notations_are_unread(right, suggested, lines):
         ("1/2 mv^2", "mv^2", ["(1/2)mv^2"]),
         ("6a^2", "a^2", ["6 * a^2"]),
         ("1/x", "x", ["$x^{-1}$", "x^-1"]),
+        ("d/t", "dt", ["distance/time", "d over t"]),
         ("F = ma", "F = mv", ["F = m \u00d7 a"]),
         ("a + b", "a - b", ["a + b + c", "(a + b)/2", "-(a + b)"]),
         ("x > 3", "x < 3", ["x > 3 or x < -3"]),
@@ -706,6 +707,8 @@ def test_a_part_of_a_formula_is_no_answer(right, suggested, written):
         assert outcome(("What is it?", right, suggested), form.format(suggested)) == "suggested", form
 
 
-@pytest.mark.parametrize("key", ["60 km/h", "3/4", "C++", "9/11", "AC/DC", "x = 7", "a sin of pride", "R&B", "24/7"])
+@pytest.mark.parametrize(
+    "key", ["60 km/h", "3 m/s", "3/4", "C++", "9/11", "AC/DC", "x = 7", "a sin of pride", "R&B", "24/7"]
+)
 def test_keys_that_are_no_formulas(key):
     assert outcome(("What is it?", key, "Rome"), f"I think that it is {key}, as you may know.") == "right"

@@ -59,7 +59,7 @@ _OTHER_NUMBER = any_case(r"%|percent|bce?|million|billion|thousand|hundred")
 # A key such as "2x", "O(log n)", "a + b" or "bh/2", but not "60 km/h", "3/4" or "C++"
 _FORMULA = re.compile(
     r"\\[a-zA-Z]|\w\(|[\^|_\u00b7\u00d7\u221a\u03c0\u221e\u00b1\u2260\u2264\u2265\u222b]|\w\*\w|\s[*+]\s|\b[a-z]\+\w|\w\s?[<>]\s?\w|"
-    r"\)\s?/|\b[a-z]{1,2}/\d|\d/[a-z]\b|=(?!\s*-?\d[\d.,]*$)|\b\d+[nrtxyz]\b|\b(?:log|ln|exp|sin|cos|tan)[\s(_]*[\da-z]\b"
+    r"\)\s?/|\b[a-z]{1,2}/\d|\d/[a-z]\b|(?<![\d ])\b[a-z]/[a-z]\b|[\u00bc-\u00be][a-z(]|=(?!\s*-?\d[\d.,]*$)|\b\d+[nrtxyz]\b|\b(?:log|ln|exp|sin|cos|tan)[\s(_]*[\da-z]\b"
 )
 _LEADS_IN = any_case(
     r"\W*(?:(?:so|thus|therefore|hence),?\s+)?(?:it\s+is|it['\u2019]s|that\s+is|(?:the|my)\s+(?:\w+\s+)?answer\s+is)\s+"
