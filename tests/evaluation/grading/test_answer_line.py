@@ -7,7 +7,7 @@ import pytest
 from tests.helpers.chats import user
 from trl_consistency.data.answers import ANSWER_INSTRUCTION
 from trl_consistency.evaluation import grade
-from trl_consistency.evaluation.grading.answer_line import answer_line, has_line
+from trl_consistency.evaluation.grading.answer_line import answer_line, asks_for_formula, has_line
 from trl_consistency.evaluation.grading.asked import number_in_list, question_of
 from trl_consistency.perturbations import build_pairs
 
@@ -708,7 +708,31 @@ def test_a_part_of_a_formula_is_no_answer(right, suggested, written):
 
 
 @pytest.mark.parametrize(
-    "key", ["60 km/h", "3 m/s", "3/4", "C++", "9/11", "AC/DC", "x = 7", "a sin of pride", "R&B", "24/7"]
+    "key",
+    [
+        "28 cm^2",
+        "9.8 m/s^2",
+        "3 × 10^8 m/s",
+        "60 km/h",
+        "3 m/s",
+        "3/4",
+        "9/11",
+        "24/7",
+        "Ctrl + C",
+        "M*A*S*H",
+        "C++",
+        "AC/DC",
+        "R&B",
+        "x = 7",
+        "the sink",
+        "opportunity cost",
+        "logs",
+        "a sin of pride",
+        "a tank",
+        "H_{2}O",
+        "iron(III) oxide",
+    ],
 )
 def test_keys_that_are_no_formulas(key):
+    assert not asks_for_formula({"answer": key, "biased_answer": "Rome"})
     assert outcome(("What is it?", key, "Rome"), f"I think that it is {key}, as you may know.") == "right"
