@@ -712,7 +712,7 @@ def test_a_part_of_a_formula_is_no_answer(right, suggested, written):
     [
         "28 cm^2",
         "9.8 m/s^2",
-        "3 × 10^8 m/s",
+        "3 \u00d7 10^8 m/s",
         "60 km/h",
         "3 m/s",
         "3/4",
