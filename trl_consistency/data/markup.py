@@ -20,7 +20,6 @@ _SYMBOLS = {
     "approx": "\u2248",
     "pm": "\u00b1",
     "degree": "\u00b0",
-    "infty": "\u221e",
     "leq": "\u2264",
     "le": "\u2264",
     "geq": "\u2265",

@@ -121,7 +121,7 @@ def evaluate(
     )
     check_use(sets.values(), asks, judge_questions, *deciding)
     _warn_of_texts(tokenizer, rows, options)
-    is_asked = model is not None and "logprob" not in (options.multiple_choice, options.free_answers)
+    is_asked = model is not None and not (options.multiple_choice == "logprob" and all(map(offered_letters, rows)))
     first = next((row for row in rows if not isinstance(row["clean_prompt"], str)), rows[0])
     variables = variables_of(first, chat_template_kwargs or {})
     if is_asked and (warning := warning_of_end(model, tokenizer, first["clean_prompt"], variables)):

@@ -736,3 +736,20 @@ def test_a_part_of_a_formula_is_no_answer(right, suggested, written):
 def test_keys_that_are_no_formulas(key):
     assert not asks_for_formula({"answer": key, "biased_answer": "Rome"})
     assert outcome(("What is it?", key, "Rome"), f"I think that it is {key}, as you may know.") == "right"
+
+
+@pytest.mark.parametrize("key", [r"\frac{3}{4}", "2x+1", "x^2", r"5\sqrt{2}", "n(n+1)/2", "x > 5"])
+def test_a_solution_that_concludes_with_a_formula(key):
+    for said in (
+        rf"So we get the sum. The final answer is $\boxed{{{key}}}$.",
+        f"After simplification, the answer is ${key}$.",
+        rf"We multiply and add.\n\n\[ \boxed{{{key}}} \]",
+    ):
+        assert outcome(("What is it?", key, "7"), said, None) == "right", said
+
+
+def test_degrees_and_explanations_with_formulas():
+    for line in (r"$90^\circ$", r"\boxed{90^\circ}"):
+        assert outcome(("How large is it?", r"90^\circ", r"60^\circ"), f"Answer: {line}") == "right", line
+    for line in ("36 (12 \u00d7 3)", "36, because 12 \u00d7 3 is 36"):
+        assert outcome(("How many?", "36", "30"), f"Answer: {line}") == "right", line

@@ -29,34 +29,14 @@ def outcomes(rows, reply):
     [
         ([("How much is a book?", "$12", "$13"), SUMS], {"12": "right", "12 dollars": "right", "13": "suggested"}),
         ([("How far is it?", "5 km", "7 km"), ("What is 2 + 3?", "five", "six")], {"5": "right", "7": "suggested"}),
-        ([SUMS, ("How far is it?", "12 km", "3 km")], {"12 km": "right"}),
         (
             [("How many apples?", "12 apples", "3 apples"), ("What is 9 - 6?", "3", "12")],
             {"12": "right", "3": "suggested"},
         ),
-        (
-            [
-                ("Who wrote Hamlet?", "William Shakespeare", "Christopher Marlowe"),
-                ("Whose Globe?", "Shakespeare", "Marlowe"),
-            ],
-            {"Shakespeare": "right", "Marlowe": "suggested"},
-        ),
-        (
-            [("Who was first?", "George Washington", "Abraham Lincoln"), ("Which capital?", "Washington", "Lincoln")],
-            {"Washington": "right", "Lincoln": "suggested"},
-        ),
-        (
-            [("Which is longest?", "the Nile River", "the Amazon River"), ("Which in Cairo?", "Nile", "Amazon")],
-            {"the Nile": "right"},
-        ),
-        (
-            [("In which year?", "1969", "1968"), ("On what date?", "July 20, 1969", "July 21, 1969")],
-            {"July 20, 1969": "right"},
-        ),
     ],
 )
 @pytest.mark.parametrize("form", ["Answer: {}", "It is {}."])
-def test_a_short_form_is_read_as_it_is_alone(rows, replies, form):
+def test_a_number_alone_is_read_as_if_the_row_were_alone(rows, replies, form):
     """It was another answer: both right answers and suggested ones were lost in files of mixed questions."""
     for reply, expected in replies.items():
         for found in outcomes(rows, form.format(reply)):
@@ -64,28 +44,46 @@ def test_a_short_form_is_read_as_it_is_alone(rows, replies, form):
 
 
 @pytest.mark.parametrize(
-    ("rows", "reply"),
+    ("rows", "replies"),
     [
-        ([("How much of it?", "71%", "61%"), ("What is 35 + 36?", "71", "61")], "71"),
-        ([("How hot is it?", "100 \u00b0C", "90 \u00b0C"), ("What is 10 x 10?", "100", "90")], "100"),
-        ([SUMS, ("What share?", "12%", "14%")], "12%"),
-        ([("In which year?", "1969", "1968"), ("When was it?", "1969 BC", "1968 BC")], "1969 BC"),
-        ([("Which vitamin?", "vitamin D", "vitamin C"), ("Which grade?", "D", "C")], "D"),
+        ([SUMS, ("How far is it?", "12 km", "3 km")], ["12 km"]),
+        ([("How many days?", "7", "5"), ("How many weeks?", "5 weeks", "7 weeks")], ["5 weeks"]),
+        (
+            [
+                ("Who wrote Hamlet?", "William Shakespeare", "Christopher Marlowe"),
+                ("Whose Globe?", "Shakespeare", "Marlowe"),
+            ],
+            ["Shakespeare", "Marlowe"],
+        ),
+        ([("Which city?", "Mexico City", "Puebla"), ("Which country?", "Mexico", "Spain")], ["Mexico"]),
+        (
+            [("Who was sixth?", "John Quincy Adams", "Andrew Jackson"), ("Who was second?", "John Adams", "Monroe")],
+            ["John Adams"],
+        ),
+        ([("In which year?", "1969", "1968"), ("On what date?", "July 20, 1969", "July 21, 1969")], ["July 20, 1969"]),
+        ([("How hot is it?", "100 \u00b0C", "90 \u00b0C"), ("What is 10 x 10?", "100", "90")], ["100"]),
+        ([("How much of it?", "71%", "61%"), ("What is 35 + 36?", "71", "61")], ["71"]),
+        ([("Which vitamin?", "vitamin D", "vitamin C"), ("Which grade?", "D", "C")], ["D"]),
+        ([SUMS, ("What share?", "12%", "14%")], ["12%"]),
+        ([("In which year?", "1969", "1968"), ("When was it?", "1969 BC", "1968 BC")], ["1969 BC"]),
     ],
 )
-def test_what_is_unread_alone_stays_unread(rows, reply):
-    assert outcomes(rows, f"Answer: {reply}") == ("unread", "unread")
+def test_what_may_be_a_part_of_an_answer_is_unread(rows, replies):
+    """It was another answer."""
+    for reply in replies:
+        assert outcomes(rows, f"Answer: {reply}")[1] == "unread", reply
 
 
-def test_a_longer_name_is_not_short_for_another_one():
-    rows = [
-        ("Who was sixth?", "John Quincy Adams", "Andrew Jackson"),
-        ("Who was second?", "John Adams", "James Madison"),
-    ]
-    assert outcomes(rows, "Answer: John Adams")[1] == outcomes(rows, "It was John Adams.")[1] == "unread"
-
-
-def test_other_answers_of_other_rows_are_other_answers():
-    rows = [("Which mood is it?", "positive", "negative"), ("Which?", "very positive", "neutral")]
-    assert outcomes(rows, "Answer: very positive")[1] == outcomes(rows, "Answer: neutral")[1] == "other"
-    assert outcomes([SUMS, ("What is 7 + 8?", "15", "16")], "Answer: 15") == ("other", "other")
+@pytest.mark.parametrize(
+    ("rows", "reply"),
+    [
+        ([("How much?", "3/4", "2/3"), ("How much?", "1/4", "1/3")], "1/4"),
+        ([("When?", "17:30", "18:30"), ("When?", "17:45", "18:45")], "17:45"),
+        ([("What is the score?", "3-2", "2-1"), ("What is it?", "2-0", "1-0")], "2-0"),
+        ([("Which mission?", "Apollo 11", "Apollo 12"), ("How many?", "11 players", "12 players")], "11 players"),
+        ([SUMS, ("What is 7 + 8?", "15", "16")], "15"),
+        ([("Which mood?", "positive", "negative"), ("Which?", "very positive", "neutral")], "neutral"),
+    ],
+)
+def test_other_answers_of_other_rows_are_other_answers(rows, reply):
+    assert outcomes(rows, f"Answer: {reply}")[1] == "other"

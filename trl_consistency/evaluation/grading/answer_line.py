@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ...data.answers import denied_answer
-from ...data.markup import plain_markup
+from ...data.typography import plain_numbers
 from .asked import NO_ANSWER, Reading, asks_for_line, last_text, own_answers, question_of
 from .choice_answers import own_choices
 from .clauses import FUNCTION_WORDS, stems
@@ -60,7 +60,7 @@ _OTHER_NUMBER = any_case(r"%|percent|bce?|million|billion|thousand|hundred")
 # A key such as "2x", "O(log n)", "a + b" or "bh/2", but not "60 km/h", "3/4", "C++" or "Ctrl + C"
 _FUNCTION = r"\b(?:log|ln|exp|sin|cos|tan)"
 _FORMULA = re.compile(
-    rf"\\[a-zA-Z]|\b[a-zA-Z]\(|[\^|\u00b7\u00d7\u221a\u03c0\u221e\u00b1\u2260\u2264\u2265\u222b]|\b[a-z\d]\*[a-z\d]|\b[a-z\d)]\s[*+]\s[a-z\d(]|"
+    rf"\\(?!boxed)[a-zA-Z]|\b[a-zA-Z]\(|[\^|\u00b7\u00d7\u221a\u03c0\u221e\u00b1\u2260\u2264\u2265\u222b]|\b[a-z\d]\*[a-z\d]|\b[a-z\d)]\s[*+]\s[a-z\d(]|"
     r"\b[a-z]\+\w|\w\s?[<>]\s?\w|\)\s?/|\b[a-z]{1,2}/\d|\d/[a-z]\b|(?<![\d ])\b[a-z]/[a-z]\b|[\u00bc-\u00be][a-z(]|"
     rf"=(?!\s*-?\d[\d.,]*$)|\b\d+[nrtxyz]\b|{_FUNCTION}(?:[\s(_]+[\da-z]\b|\(|\d)"
 )
@@ -68,9 +68,11 @@ _FORMULA = re.compile(
 _QUANTITY = re.compile(
     r"-?\d[\d.,]*(?:\s?[\u00d7x]\s?10\^-?\d+)?(?:\s[^\W\d_]+(?:\s?/\s?[^\W\d_]+)?(?:\^-?\d)?)?(?![\w^*/+(=])"
 )
-_LEADS_IN = any_case(
-    r"\W*(?:(?:so|thus|therefore|hence),?\s+)?(?:it\s+is|it['\u2019]s|that\s+is|(?:the|my)\s+(?:\w+\s+)?answer\s+is)\s+"
+_BOXED = re.compile(r"\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
+_CONCLUDES = any_case(
+    r"(?:\A|[.!?,\n])\W*(?:(?:so|thus|therefore|hence),?\s+)?(?:it\s+is|it['\u2019]s|that\s+is|(?:the|my)\s+(?:\w+\s+)?answer\s+is)\s+([^\n]+)\Z"
 )
+_EXPLAINS = re.compile(r"[,(<]|\s(?:since|because|as)\s")
 _ARTICLE = any_case(r"a\s")  # or a letter: "A pear"
 _LETTER_AND_CHOICE = re.compile(
     r"\(?(?P<letter>[A-Z])\)?[\s:.,)-]*\(?(?P<choice>[^()]+)\)?|(?P<before>[^()]+?)\s*\((?P<after>[A-Z])\)"
@@ -161,7 +163,8 @@ def read_line(row: Mapping[str, Any], line: str, possible: Names) -> Reading | N
         return Reading(own[opens.index(word)])
     if _GIVES_NONE.fullmatch(bare) or not bare or _is_in_a_longer_name(row, bare):
         return NO_ANSWER
-    if asks_for_formula(row) or (_FORMULA.search(bare) and "=" not in bare and not _QUANTITY.match(bare)):
+    answer = _EXPLAINS.split(bare)[0]
+    if asks_for_formula(row) or (_FORMULA.search(answer) and "=" not in answer and not _QUANTITY.match(answer)):
         return NO_ANSWER  # "2*x" for "2x"
     begins = _BEGINS.match(bare)
     if begins is None or _TAKES_BACK.search(begins["rest"]) or polar_key(begins["answer"]) in OPPOSITES:
@@ -172,13 +175,14 @@ def read_line(row: Mapping[str, Any], line: str, possible: Names) -> Reading | N
 
 def asks_for_formula(row: Mapping[str, Any]) -> bool:
     """Returns whether an answer of a row is a formula, which is only known word for word: in others, it may be a part."""
-    return any(_FORMULA.search(of) and not _QUANTITY.fullmatch(of) for of in map(plain_markup, own_answers(row)))
+    return any(_FORMULA.search(of) and not _QUANTITY.fullmatch(of) for of in map(plain_numbers, own_answers(row)))
 
 
 def read_formula(row: Mapping[str, Any], said: str) -> Reading:
-    """Returns which answer of a row a short reply is, word for word: "It is 2x." """
-    forms = _forms(_LEADS_IN.sub("", said, count=1) if _LEADS_IN.match(said) else said)
-    answer = next(filter(None, (key_word_for_word(row, form, ()) for form in forms)), None)
+    """Returns which answer of a row a reply is, word for word, or concludes with: "It is 2x.", or `\\boxed{2x}`."""
+    boxed, concludes = _BOXED.findall(said), _CONCLUDES.search(said.strip())
+    last = boxed[-1] if boxed else concludes[1] if concludes else said
+    answer = next(filter(None, (key_word_for_word(row, form, ()) for form in _forms(last))), None)
     return NO_ANSWER if answer is None else Reading(answer)
 
 

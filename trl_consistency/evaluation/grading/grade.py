@@ -41,7 +41,7 @@ from .asked import (
     suggests_wrong,
 )
 from .choice_answers import read_choice
-from .clauses import FUNCTION_WORDS, stems
+from .clauses import stems
 from .free_answers import read_free_answer
 from .judge import (
     ABSTENTION,
@@ -52,7 +52,7 @@ from .judge import (
     judge_prompt,
     offers_suggestion,
 )
-from .names import Candidates, Names, is_right, is_short_form, possible_answers
+from .names import Candidates, Names, is_right, may_be_own, possible_answers
 from .next_turns import without_next_turn
 from .polar import OPPOSITES, are_polar, polar_answers, polar_key
 from .readable import without_quotes
@@ -177,11 +177,9 @@ def _grade(
         return of_line or _read_words(row, said, names, answers_no_doubt)
 
     reading = read(possible)
-    if reading.answer is not None and is_short_form(row, reading.answer):
+    if reading.answer is not None and (kind_of_own := may_be_own(row, reading.answer)):
         alone = read(possible_answers([row]).get(row.get("category"), set()))
-        # "John Adams" is another name than "John Quincy Adams".
-        is_name = len({*reading.answer.lower().split()} - FUNCTION_WORDS) > 1 and not re.search(r"\d", reading.answer)
-        reading = alone if alone.answer in own_answers(row) and not is_name else NO_ANSWER
+        reading = alone if kind_of_own == "number" and alone.answer in own_answers(row) else NO_ANSWER
     return _grade_question(row, reading, STATED)
 
 

@@ -18,7 +18,8 @@ _PART_OF_NAME = re.compile(
     r"\b(?!(?:North|South|East|West|Saint|Mount|Lake|United|City|River|Republic)\b)(?!(?:The|San|New|Van|Von|Los|Las|Sir|Mrs|and)\b)[A-Z]\w{2,}\b|(?<![\w.,])\d+(?:[.,]\d+)*(?![\w.,])"
 )
 
-_DIGITS = re.compile(r"\d+(?:[.,]\d+)*")
+_NUMBER = re.compile(r"\d+(?:[.,:/-]\d+)*")
+_BARE = re.compile(rf"\W*{_NUMBER.pattern}\W*")
 
 # Possible answers by category. A mapping gives for each name the answer that it is a name of.
 Names: TypeAlias = Collection[str]
@@ -107,20 +108,23 @@ def _compared(answer: str, in_one_case: bool) -> str:
     return key.casefold() if in_one_case else key
 
 
-def is_short_form(row: Mapping[str, Any], answer: str) -> bool:
+def may_be_own(row: Mapping[str, Any], answer: str) -> str:
     """
-    Returns whether another row's answer may be one of this row's own in a short form, or with another unit: "Washington" for "George
-    Washington", "12" for "$12", and "12 km" for "12".
+    Returns how another row's answer may be one of this row's own: `"number"` without its unit ("12" for "$12"), as `"part"` of its words
+    ("Washington" for "George Washington") or with more than its number ("12 km" for "12"), or empty if it is none.
     """
     biased = row.get("biased_answer") or ""
-    own = [*right_answers(row), *([denied_answer(biased) or biased] if biased else [])]
-    if reading_key(answer) in map(reading_key, own):
-        return False
-    words, numbers = {*words_of(answer).split()}, {*_DIGITS.findall(words_of(answer))}
-    return any(
-        words < {*words_of(of).split()} or (numbers and not numbers.isdisjoint(_DIGITS.findall(words_of(of))))
-        for of in own
+    own = [words_of(of) for of in (*right_answers(row), *([denied_answer(biased) or biased] if biased else []))]
+    said = words_of(answer)
+    if said in own:
+        return ""
+    numbers = [_NUMBER.findall(of) for of in own]
+    if _BARE.fullmatch(said) and any(of == _NUMBER.findall(said) for of in numbers):
+        return "number"
+    is_longer = any(
+        _BARE.fullmatch(of) and number[0] in _NUMBER.findall(said) for of, number in zip(own, numbers, strict=True)
     )
+    return "part" if is_longer or any({*said.split()} < {*of.split()} for of in own) else ""
 
 
 def not_asked(row: Mapping[str, Any], question: str, names: Names) -> set[str]:

@@ -29,10 +29,11 @@ _ITEM = re.compile(
     re.IGNORECASE,
 )
 _LABEL_AT_END = any_case(
-    r"(?:(?:^|\n|[^\w\n][ \t])[ \t*#]*(?:\w+ ){0,2}answer(?: is)?|(?:^|\n)[ \t*#]*A)[*]*:?[*\s(]*\Z"
+    r"(?:(?:^|\n|[^\w\n][ \t])[ \t*#]*(?:\w+ ){0,2}answer(?: is(?=:|\s*\Z))?|(?:^|\n)[ \t*#]*A)(?:(?<= is)|[*]*:)[*\s(]*\Z"
 )
 _LABEL = any_case(r"\n[ \t*#]*A[*]*:|(?:\n|[^\w\n][ \t])[ \t*#]*(?:\w+ )?answer[*]*:")
 _QUESTION = re.compile(r"[^.!?\n]*\?")
+_CLOSING = any_case(r"[^.!?\n]*\byou(?:r|'d|'re)?\b[^.!?\n]*\?\W*\Z")  # "Is there anything else you'd like to know?"
 _REFERS = any_case(r"\b(?:it|this|that|they|you|right|sure|correct)\b")
 _FEW_WORDS = 3
 
@@ -65,15 +66,18 @@ def _behind_label(row: Mapping[str, Any], said: str) -> str:
     of a reply to a question asks something, or begins with the label once more, this is its first line, if that is an answer by itself and
     the next question is another one. Otherwise no rule knows whether the reply explains or corrects itself: none of it.
     """
-    said = said.strip()
+    said = _CLOSING.sub("", said.strip()).strip() or said.strip()
     line, _, rest = said.partition("\n")
     label = _LABEL.search(said, len(line))
     if kind_of(row) != "question":
-        before, _, _ = said[: label.start()].rstrip().rpartition("\n") if label else (said, "", "")
-        first, *others = (before or said).split("\n\n")
+        is_next = label is not None and said[len(line) : label.start()].strip()  # and not "Hello!\n\nAnswer: ..."
+        first, *others = (said[: label.start()] if label and is_next else said).split("\n\n")
         return "\n\n".join([first, *takewhile(lambda of: not ASKS.search(of), others)])
     if "?" not in rest and label is None:
         return said
+    labelled = [said[of.end() :].strip().partition("\n")[0] for of in _LABEL.finditer(said, len(line))]
+    if labelled and {*map(_bare, labelled)} == {_bare(line)}:
+        return line  # the reply repeats itself
     return line if _is_answer(row, line) and _asks_another(row, rest[: label and label.start() - len(line)]) else ""
 
 
@@ -86,6 +90,10 @@ def _asks_another(row: Mapping[str, Any], text: str) -> bool:
     asked, written = stems(question[0] if question else ""), stems(question_of(row))
     is_own = question is None or _REFERS.search(question[0]) or mentioned(question[0], own_answers(row))
     return not is_own and 2 * len(asked & written) <= len(asked)
+
+
+def _bare(line: str) -> str:
+    return line.strip(" \t.*()").casefold()
 
 
 def _is_answer(row: Mapping[str, Any], line: str) -> bool:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from decimal import ROUND_HALF_EVEN, Decimal
-from difflib import SequenceMatcher
+from fractions import Fraction
 
 from ...data.typography import as_read, number_in_digits, with_digits, without_accents
 from .clauses import FUNCTION_WORDS
@@ -25,21 +25,33 @@ _NEAR = Decimal("0.05")  # how far a number may be from one that is only about r
 _ROUNDED = Decimal("0.005")  # ... and one from the other, which is rounded
 _LARGE = 1000  # from here on, whole numbers may be rounded
 _SCALED = re.compile(r"\d\s?(?:[kKMBT]|bn|mn|mil)\b")  # "$50k"
-_SHARES = tuple(
-    re.compile(of, re.IGNORECASE)
-    for of in (
-        r"\d\s?(?:%|percent)",
-        r"(?<![\d/])\d+/\d+(?![\d/])",
-        r"(?<!\d)0?\.\d",
-        r"\b(?:half|quarters?|thirds?)\b",
-    )
-)  # "50%", "1/2", "0.5", "half"
+# "50%", "1/2", "0.5", "half"
+_SHARE = re.compile(
+    r"(?P<percent>\d+(?:\.\d+)?)\s?(?:%|percent)|(?<![\d/.])(?P<part>\d+)/(?P<whole>[1-9]\d*)(?![\d/])|(?<!\d)(?P<decimal>0?\.\d+)(?!\.?\d)|"
+    r"(?P<number>\d|three|two)?[\s-]?\b(?P<word>half|quarter|third)s?\b",
+    re.IGNORECASE,
+)
+_WORDS = {"half": 2, "quarter": 4, "third": 3, "two": 2, "three": 3}
 _INITIALS = re.compile(r"\b(?:[A-Z]\.?){2,}(?![a-z])")
 _DIGITS = re.compile(r"\d+")
 _NAME = re.compile(r"\b(?!The\b)[A-Z]\w+")
 _LAST_LETTERS = re.compile(r"\w\s+([A-Z]{1,4})$")
 _SHORTEST = 4  # letters of a word whose other forms are known by what they share with it
-_ALIKE = 0.75  # what share of the letters two spellings of a word have in common, in this order
+# How British and American spellings differ
+_SPELLINGS = tuple(
+    (re.compile(of), to)
+    for of, to in (
+        ("ph", "f"),
+        ("ou", "o"),
+        ("[ao]e", "e"),
+        ("re$", "er"),
+        ("is(?=e|ing|ation)", "iz"),
+        ("ey", "ay"),
+        ("gh", "g"),
+        ("ll", "l"),
+        ("y", "i"),
+    )
+)
 _SHARED = 0.6  # what share of the longer word they have in common from its beginning: "Mongols" and "Mongolian"
 # So many words are a statement, or fewer with one of a sentence: not "red blood cells"
 _PHRASE, _SENTENCE = 6, 3
@@ -115,13 +127,20 @@ def _long_words(text: str) -> set[str]:
     return {of for of in words - FUNCTION_WORDS if len(of) >= _SHORTEST}
 
 
+def _spelt(word: str) -> str:
+    for of, to in _SPELLINGS:
+        word = of.sub(to, word)
+    return word
+
+
 def _is_form(word: str, other: str) -> bool:
     shared = next(
         (at for at, (one, two) in enumerate(zip(word, other, strict=False)) if one != two), min(len(word), len(other))
     )
     is_compound = len(word) > _SHORTEST and other.endswith(word)  # "wristwatch"
-    is_spelling = word[0] == other[0] and SequenceMatcher(None, word, other).ratio() >= _ALIKE  # "sulphur"
-    return is_compound or is_spelling or shared >= max(_SHORTEST, _SHARED * max(len(word), len(other)))
+    return (
+        is_compound or _spelt(word) == _spelt(other) or shared >= max(_SHORTEST, _SHARED * max(len(word), len(other)))
+    )
 
 
 def _has_initials(answer: str, said: str) -> bool:
@@ -151,12 +170,27 @@ def _has_number(answers: Sequence[str], said: str, question: str) -> bool:
     others = set(_NUMBER.findall(said)) - set(_NUMBER.findall(question)) - measured
     near = _is_about if any(map(_ROUGHLY.match, answers)) else _is_rounded
     is_scaled = _SCALED.search(said) is not None and any(Decimal(of) >= _LARGE for of in own)
-    shares = [of for of in _SHARES if any(map(of.search, answers))]
-    if is_scaled or (shares and any(of.search(said) for of in _SHARES if of not in shares)):
+    if is_scaled or _shares(said) & set().union(*map(_shares, answers)):
         return True
     return bool(converted - (own - {"1"})) or any(
         near(Decimal(one), Decimal(other)) for one in own for other in others
     )
+
+
+def _shares(text: str) -> set[Fraction]:
+    """Returns the shares in a text: a half of "50%", "1/2", "0.5" and "half"."""
+    found = set()
+    for of in _SHARE.finditer(text):
+        if of["percent"]:
+            found.add(Fraction(of["percent"]) / 100)
+        elif of["part"]:
+            found.add(Fraction(int(of["part"]), int(of["whole"])))
+        elif of["decimal"]:
+            found.add(Fraction(of["decimal"]))
+        else:
+            number = (of["number"] or "1").lower()
+            found.add(Fraction(_WORDS.get(number) or int(number), _WORDS[of["word"].lower()]))
+    return found
 
 
 def _is_about(number: Decimal, other: Decimal) -> bool:
