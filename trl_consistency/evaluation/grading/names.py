@@ -116,7 +116,7 @@ def may_be_own(row: Mapping[str, Any], answer: str) -> str:
     biased = row.get("biased_answer") or ""
     own = [words_of(of) for of in (*right_answers(row), *([denied_answer(biased) or biased] if biased else []))]
     said = words_of(answer)
-    if said in own:
+    if said in own or answer == biased:
         return ""
     numbers = [_NUMBER.findall(of) for of in own]
     if _BARE.fullmatch(said) and any(of == _NUMBER.findall(said) for of in numbers):
