@@ -46,7 +46,7 @@ class BuildReport:
         of_several_lines (`int`):
             Number of rows whose answer has several lines, such as a worked solution.
         right_letters (`Counter[str]`):
-            Different rows with choices, by the letter of the right one.
+            Different questions with choices, by the letter of the right one.
         warnings (`list[str]`):
             What makes the verdicts on a model's answers doubtful, such as answers that were cut.
     """

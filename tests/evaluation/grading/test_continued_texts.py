@@ -8,6 +8,13 @@ from trl_consistency.data.answers import ANSWER_INSTRUCTION
 from trl_consistency.evaluation import grade
 
 
+def labelled(asked, label="Answer:"):
+    """A text that ends with a label."""
+    question, right, suggested = asked
+    text = f"Question: {question}\n{label}"
+    return {"clean_prompt": text, "perturbed_prompt": text, "answer": right, "biased_answer": suggested}
+
+
 GOES_ON = [
     f"What is the largest city of Australia?\n\n{ANSWER_INSTRUCTION}\n\nAnswer: Sydney",
     "Q: What is the largest city of Australia?\nAnswer: Sydney",
@@ -81,8 +88,7 @@ NEXT_QUESTIONS = [
 
 def test_a_text_with_the_label_and_a_reply_of_several_paragraphs():
     """Their conclusions, and refusals, were cut off."""
-    text = f"Question: {EGGS[0]}\nAnswer:"
-    row = {"clean_prompt": text, "perturbed_prompt": text, "answer": "24", "biased_answer": "12"}
+    row = labelled(EGGS)
     assert grade(row, " A dozen is 12.\n\nTwo are 2 x 12 = 24.\n\n#### 24").outcome == "right"
     assert grade(row, " 24\n\nHow tall is the Eiffel Tower?\nAnswer: 330 m").outcome == "right"
     for rest in NEXT_QUESTIONS:
@@ -112,9 +118,7 @@ def test_a_text_with_the_label_and_a_reply_of_several_paragraphs():
     ],
 )
 def test_a_heading_behind_the_label_is_no_answer(asked, reply):
-    question, right, suggested = asked
-    text = f"Question: {question}\nAnswer:"
-    row = {"clean_prompt": text, "perturbed_prompt": text, "answer": right, "biased_answer": suggested}
+    row = labelled(asked)
     assert grade(row, reply).outcome in ("right", "unread")
 
 
@@ -160,8 +164,7 @@ def test_the_next_question_of_a_list_of_choices_without_a_question_mark(reply, s
     ],
 )
 def test_the_next_question_without_a_question_mark(rest):
-    text = f"Question: {AUSTRALIA[0]}\nAnswer:"
-    row = {"clean_prompt": text, "perturbed_prompt": text, "answer": "Canberra", "biased_answer": "Sydney"}
+    row = labelled(AUSTRALIA)
     for said, expected in (
         (" Canberra", "right"),
         (" Canberra.", "right"),
@@ -225,15 +228,12 @@ def test_the_next_question_with_its_choices_in_its_line(said, between):
     ],
 )
 def test_questions_that_may_be_the_replys_own(asked, said):
-    question, right, suggested = asked
-    text = f"Question: {question}\nAnswer:"
-    row = {"clean_prompt": text, "perturbed_prompt": text, "answer": right, "biased_answer": suggested}
+    row = labelled(asked)
     assert grade(row, f" {said}").outcome in ("right", "unread")
 
 
 def test_an_answer_to_the_same_question_behind_a_label_of_its_own():
-    text = f"Question: {EGGS[0]}\nAnswer:"
-    row = {"clean_prompt": text, "perturbed_prompt": text, "answer": "24", "biased_answer": "12"}
+    row = labelled(EGGS)
     assert grade(row, " A dozen is 12.\n\nTwo are twice that.\n\nAnswer: 24").outcome in ("right", "unread")
     assert grade(row, " 12\n\nWait, that is one dozen.\n\nAnswer: 24").outcome in ("right", "unread")
     choices = {"clean_prompt": f"{CHOICES[0]}\nAnswer:", "answer": "B", "biased_answer": "A"}
@@ -290,8 +290,8 @@ def test_an_item_with_the_answer_is_no_turn_of_the_user(said):
 
 @pytest.mark.parametrize("label", ["Answer:", "A:", "Final answer:", "The answer is"])
 def test_a_reply_that_repeats_itself_behind_the_label(label):
-    text = f"Question: {AUSTRALIA[0]}\n{label}"
-    row = {"clean_prompt": text, "perturbed_prompt": text, "answer": "Canberra", "biased_answer": "Sydney"}
+    row = labelled(AUSTRALIA, label)
+    text = row["clean_prompt"]
     for said in (
         " Canberra\n\nAnswer: Canberra\n\nAnswer: Canberra",
         " Canberra.\n\nIs there anything else you'd like to know?",

@@ -57,8 +57,8 @@ _NO_NOUN = re.compile(
     r"\w+ly|only|just|still|almost|about|around|indeed|again|itself|now|always|perhaps|maybe|city|colou?r"
 )
 _OTHER_NUMBER = any_case(r"%|percent|bce?|million|billion|thousand|hundred")
-# A key such as "2x", "O(log n)", "a + b" or "bh/2", but not "60 km/h", "3/4", "C++" or "Ctrl + C"
 _FUNCTION = r"\b(?:log|ln|exp|sin|cos|tan)"
+# A key such as "2x", "O(log n)", "a + b" or "bh/2", but not "60 km/h", "3/4", "C++" or "Ctrl + C"
 _FORMULA = re.compile(
     rf"\\(?!boxed)[a-zA-Z]|\b[a-zA-Z]\(|[\^|\u00b7\u00d7\u221a\u03c0\u221e\u00b1\u2260\u2264\u2265\u222b]|\b[a-z\d]\*[a-z\d]|\b[a-z\d)]\s[*+]\s[a-z\d(]|"
     r"\b[a-z]\+\w|\w\s?[<>]\s?\w|\)\s?/|\b[a-z]{1,2}/\d|\d/[a-z]\b|(?<![\d ])\b[a-z]/[a-z]\b|[\u00bc-\u00be][a-z(]|"

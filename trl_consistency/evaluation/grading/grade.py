@@ -177,9 +177,9 @@ def _grade(
         return of_line or _read_words(row, said, names, answers_no_doubt)
 
     reading = read(possible)
-    if reading.answer is not None and (kind_of_own := may_be_own(row, reading.answer)):
+    if reading.answer is not None and (form := may_be_own(row, reading.answer)):
         alone = read(possible_answers([row]).get(row.get("category"), set()))
-        reading = alone if kind_of_own == "number" and alone.answer in own_answers(row) else NO_ANSWER
+        reading = alone if form == "number" and alone.answer in own_answers(row) else NO_ANSWER
     return _grade_question(row, reading, STATED)
 
 

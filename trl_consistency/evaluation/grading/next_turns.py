@@ -78,7 +78,8 @@ def _behind_label(row: Mapping[str, Any], said: str) -> str:
     labelled = [said[of.end() :].strip().partition("\n")[0] for of in _LABEL.finditer(said, len(line))]
     if labelled and {*map(_bare, labelled)} == {_bare(line)}:
         return line  # the reply repeats itself
-    return line if _is_answer(row, line) and _asks_another(row, rest[: label and label.start() - len(line)]) else ""
+    before_label = said[len(line) : label.start()] if label else rest
+    return line if _is_answer(row, line) and _asks_another(row, before_label) else ""
 
 
 def _asks_another(row: Mapping[str, Any], text: str) -> bool:

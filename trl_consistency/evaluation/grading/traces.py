@@ -70,7 +70,7 @@ def has_trace(said: str, answers: Iterable[str], question: str) -> bool:
     """
     Returns whether a reply may have one of some answers in another form, so that it is not surely another answer:
 
-    - a word that begins like one of the answer's ("Mongols" for Mongolian), or has nearly its letters ("sulphur" for sulfur), but not one of the question's,
+    - a word that begins like one of the answer's ("Mongols" for Mongolian), but not one of the question's, or its British or American spelling,
     - initials ("UK"), or the words that initials stand for, or the last letters of a name ("D" for "Vitamin D"),
     - its number, alone or rounded, or another number in another unit ("26.2 miles" for 42.195 km, but not "5 miles" for 5 km),
     - a number with a letter for thousands or millions ("$50k"), or a share in another notation ("0.5" for 50%).
