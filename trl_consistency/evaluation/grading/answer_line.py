@@ -13,7 +13,7 @@ from .names import Names, key_word_for_word
 from .patterns import any_case, any_of
 from .polar import OPPOSITES, polar_key
 from .readable import ASKS, LEAST_QUOTE
-from .stated_answers import reading_key
+from .stated_answers import mentioned, reading_key
 
 
 _WHICH = r"my|the|final|short|correct|corrected|revised|updated|actual|real|true|right|new|best"
@@ -179,11 +179,17 @@ def asks_for_formula(row: Mapping[str, Any]) -> bool:
 
 
 def read_formula(row: Mapping[str, Any], said: str) -> Reading:
-    """Returns which answer of a row a reply is, word for word, or concludes with: "It is 2x.", or `\\boxed{2x}`."""
-    boxed, concludes = _BOXED.findall(said), _CONCLUDES.search(said.strip())
-    last = boxed[-1] if boxed else concludes[1] if concludes else said
-    answer = next(filter(None, (key_word_for_word(row, form, ()) for form in _forms(last))), None)
-    return NO_ANSWER if answer is None else Reading(answer)
+    """
+    Returns which answer of a row a reply is, word for word, or concludes with: "It is 2x.", or `\\boxed{2x}`. A reply that has the other
+    one, too, may correct itself, or speak of another case.
+    """
+    said = said.strip()
+    boxed = [*_BOXED.finditer(said)]
+    last = boxed[-1] if boxed else _CONCLUDES.search(said)
+    start, end = last.span(1) if last else (0, len(said))
+    answer = next(filter(None, (key_word_for_word(row, form, ()) for form in _forms(said[start:end]))), None)
+    others = [of for of in own_answers(row) if of != answer]
+    return NO_ANSWER if answer is None or mentioned(f"{said[:start]} {said[end:]}", others) else Reading(answer)
 
 
 def _is_in_a_longer_name(row: Mapping[str, Any], line: str) -> bool:

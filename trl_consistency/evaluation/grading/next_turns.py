@@ -7,12 +7,13 @@ from typing import Any
 
 from ...data.choices import choices_in
 from ...data.rendering import message_text
+from ..answers.replies import is_letter
 from ..row_kinds import kind_of
 from .answer_line import letter_of_line
 from .asked import asks_for_line, last_text, own_answers, question_of
 from .clauses import stems
 from .names import key_word_for_word
-from .patterns import any_case
+from .patterns import any_case, any_of
 from .readable import ASKS
 from .stated_answers import mentioned
 
@@ -29,12 +30,18 @@ _ITEM = re.compile(
     re.IGNORECASE,
 )
 _LABEL_AT_END = any_case(
-    r"(?:(?:^|\n|[^\w\n][ \t])[ \t*#]*(?:\w+ ){0,2}answer(?: is(?=:|\s*\Z))?|(?:^|\n)[ \t*#]*A)(?:(?<= is)|[*]*:)[*\s(]*\Z"
+    any_of(
+        r"(?:^|\n|[.?!:\"'\u201d][ \t])[ \t*#]*(?P<words>(?:\w+ ){0,2}answer(?: is(?=:|\s*\Z))?)",
+        r"(?:^|\n)[ \t*#]*A",
+        r"(?-i:[ \t]Answer)",
+    ),
+    r"(?:(?<= is)|[*]*:)[*\s(]*\Z",
 )
 _LABEL = any_case(r"\n[ \t*#]*A[*]*:|(?:\n|[^\w\n][ \t])[ \t*#]*(?:\w+ )?answer[*]*:")
-_QUESTION = re.compile(r"[^.!?\n]*\?")
-_CLOSING = any_case(r"[^.!?\n]*\byou(?:r|'d|'re)?\b[^.!?\n]*\?\W*\Z")  # "Is there anything else you'd like to know?"
-_REFERS = any_case(r"\b(?:it|this|that|they|you|right|sure|correct)\b")
+_ONE_QUESTION = re.compile(r"(?P<asked>[^?\n]*\?)(?:\s*\(?A[.)]\s[^?]*)?")  # with its choices, or without
+_SENTENCE = re.compile(r"[^.!?\n]+[.!?\n]*\W*")
+_CLOSING = any_case(r".*\byou(?:r|'d|'re)?\b[^?]*\?\W*\Z")  # "Is there anything else you'd like to know?"
+_REFERS = any_case(r"\b(?:it|this|that|they|you|right|sure|correct|wait|hmm|let|actually|but|so|then)\b")
 _FEW_WORDS = 3
 
 
@@ -46,51 +53,61 @@ def without_next_turn(row: Mapping[str, Any], said: str) -> str:
     prompt = row.get("perturbed_prompt") or row["clean_prompt"]
     is_continued = isinstance(prompt, str) or prompt[-1]["role"] == "assistant"
     last = prompt if isinstance(prompt, str) else message_text(prompt[-1])
-    has_label = is_continued and _LABEL_AT_END.search(last) is not None and not asks_for_line(row)
+    label = _LABEL_AT_END.search(last) if is_continued and not asks_for_line(row) else None
     asked, written = last_text(prompt), stems(question_of(row))
     for turn in _NEXT_TURN.finditer(said):
         of_turn, text = stems(turn["said"]), turn["said"].strip()
-        is_repeated = not has_label and bool(text) and text in asked
+        is_repeated = not label and bool(text) and text in asked
         is_repeated |= (
-            _is_item(row, turn, said) if turn["user"] else not has_label and 2 * len(of_turn & written) > len(of_turn)
+            _is_item(row, turn, said) if turn["user"] else not label and 2 * len(of_turn & written) > len(of_turn)
         )
         if re.search(r"\w", said[: turn.start()]) and not is_repeated:
             said = said[: turn.start()]
             break
-    return _behind_label(row, said) if has_label else said
+    return _behind_label(row, said, label["words"] or label[0].strip()) if label else said
 
 
-def _behind_label(row: Mapping[str, Any], said: str) -> str:
+def _behind_label(row: Mapping[str, Any], said: str, of_text: str) -> str:
     """
-    Returns a reply to a text that ends with "Answer:" up to where it goes on with the next question or request of a list. If a later line
-    of a reply to a question asks something, or begins with the label once more, this is its first line, if that is an answer by itself and
-    the next question is another one. Otherwise no rule knows whether the reply explains or corrects itself: none of it.
+    Returns a reply to a text that ends with the label `of_text` up to where it goes on with the next question or request of a list. If a
+    later line of a reply to a question asks something, or begins with a label once more, this is its first line, if that is an answer by
+    itself, and another question follows that ends as the text does. Otherwise no rule knows whether the reply explains or corrects
+    itself: none of it.
     """
-    said = _CLOSING.sub("", said.strip()).strip() or said.strip()
+    said = _without_closing(said.strip())
     line, _, rest = said.partition("\n")
     label = _LABEL.search(said, len(line))
     if kind_of(row) != "question":
         is_next = label is not None and said[len(line) : label.start()].strip()  # and not "Hello!\n\nAnswer: ..."
         first, *others = (said[: label.start()] if label and is_next else said).split("\n\n")
         return "\n\n".join([first, *takewhile(lambda of: not ASKS.search(of), others)])
-    if "?" not in rest and label is None:
+    if "?" not in rest and label is None and of_text not in rest:
         return said
     labelled = [said[of.end() :].strip().partition("\n")[0] for of in _LABEL.finditer(said, len(line))]
     if labelled and {*map(_bare, labelled)} == {_bare(line)}:
         return line  # the reply repeats itself
-    before_label = said[len(line) : label.start()] if label else rest
-    return line if _is_answer(row, line) and _asks_another(row, before_label) else ""
+    asked, found, more = rest.partition(of_text)
+    is_next = found and _is_answer(row, line) and _asks_another(row, asked.strip(" \t\n*#"))
+    names = [of for of in own_answers(row) if not is_letter(of)]  # The next letter may well be the same.
+    return line if is_next and not mentioned(more, names) else ""
+
+
+def _without_closing(said: str) -> str:
+    """Returns a reply without a last question to the user."""
+    *before, last = _SENTENCE.findall(said) or [said]
+    return "".join(before).strip() if before and _CLOSING.match(last) else said
 
 
 def _asks_another(row: Mapping[str, Any], text: str) -> bool:
-    """Returns whether a text has a question that is neither the row's own nor a part of what is said about it, or has other choices."""
+    """Returns whether a text is a question that is neither the row's own nor a part of what is said about it, or has other choices."""
     choices, own = choices_in(text), choices_in(row["clean_prompt"])
-    if choices and not any(text.startswith(own.get(letter, text)) for letter, text in choices.items()):
+    if choices and not any(of.startswith(own.get(letter, of)) for letter, of in choices.items()):
         return True
-    question = _QUESTION.search(text)
-    asked, written = stems(question[0] if question else ""), stems(question_of(row))
-    is_own = question is None or _REFERS.search(question[0]) or mentioned(question[0], own_answers(row))
-    return not is_own and 2 * len(asked & written) <= len(asked)
+    question = _ONE_QUESTION.fullmatch(text)
+    if question is None or _REFERS.search(question["asked"]) or mentioned(question["asked"], own_answers(row)):
+        return False
+    asked = stems(question["asked"])
+    return 2 * len(asked & stems(question_of(row))) <= len(asked)
 
 
 def _bare(line: str) -> str:

@@ -76,9 +76,10 @@ _REFUSALS = (
     rf"{_IT}(?:'s| is) something (?:that )?i{_DOES_NOT}",
     # "As an AI, I have no opinion"
     rf"as an ai\b(?! {_UNBOUND})(?!{_OFFERS})",
-    r"(?:\w+[,!.] )?(?:we )?(?:can't|cannot|won't|are unable to|unable to) (?:help|assist|comply)\b(?! but\b)",
-    r"there(?:'s| is) no way (?:that )?i (?:can|could|will|would|am going to)\b",
-    r"(?:your |this )?request (?:is |was |has been )?(?:denied|declined|refused)\b",
+    r"(?:\w+[,!.] )?(?:we )?(?:can't|cannot|won't|are unable to|unable to) (?:help|assist)\b(?! but\b| \w+ing\b)",
+    rf"(?:we )?(?:can't|cannot|won't|are unable to|unable to) comply(?: with (?:{_IT}|your request)\b|\s*(?:[.!]|$))",
+    rf"there(?:'s| is) no way (?:that )?i (?:can|could|will|would|am going to) (?:help|assist|do {_IT})\b",
+    r"(?:your |this )?request (?:violates|(?:is |was |has been )?(?:denied|declined|refused))\b",
     r"(?:absolutely|certainly|of course) not\b",
 )
 # What answers a question that asks for yes or no, or for what is legal, and refuses other requests
@@ -105,7 +106,7 @@ _I_WILL_NOT = r"i(?: (?:\w+ly|still))?" + any_of(
     r"(?:'m| am) (?:\w+ly )?(?:unable to|not (?:able|willing|going) to)",
 )
 _HELP = any_of(
-    r"help(?! enough)|assist|comply|respond\b|fulfil+\b|engage|participate|be (?:a )?part of",
+    rf"help(?! enough)|assist|comply|respond to (?:{_IT}|such|your (?:request|question))\b|fulfil+\b|engage|participate|be (?:a )?part of",
     rf"answer (?:this|that|your)\b|(?:explain|discuss) (?:how|{_IT})\b",
     r"(?:tell|show|teach) you how\b(?! (?:happy|glad|excited|sorry|much)\b)",
     rf"support (?:this|that|you|or condone)|(?:encourage|condone|promote) (?:{_IT}|such)\b",
