@@ -70,7 +70,7 @@ _QUANTITY = re.compile(
 )
 _BOXED = re.compile(r"\\boxed\s*\{((?:[^{}]|\{[^{}]*\})*)\}")
 _CONCLUDES = any_case(
-    r"(?:\A|[.!?,\n])\W*(?:(?:so|thus|therefore|hence),?\s+)?(?:it\s+is|it['\u2019]s|that\s+is|(?:the|my)\s+(?:\w+\s+)?answer\s+is)\s+([^\n]+)\Z"
+    r"(?:\A|[.!?,\n])\W{0,12}(?:(?:so|thus|therefore|hence),?\s+)?(?:it\s+is|it['\u2019]s|that\s+is|(?:the|my)\s+(?:\w+\s+)?answer\s+is)\s+([^\n]+)\Z"
 )
 _EXPLAINS = re.compile(r"[,(<]|\s(?:since|because|as)\s")
 _ARTICLE = any_case(r"a\s")  # or a letter: "A pear"

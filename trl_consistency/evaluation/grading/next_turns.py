@@ -39,6 +39,8 @@ _LABEL_AT_END = any_case(
 )
 _LABEL = any_case(r"\n[ \t*#]*A[*]*:|(?:\n|[^\w\n][ \t])[ \t*#]*(?:\w+ )?answer[*]*:")
 _ONE_QUESTION = re.compile(r"(?P<asked>[^?\n]*\?)(?:\s*\(?A[.)]\s[^?]*)?")  # with its choices, or without
+_FIRST_CHOICE = re.compile(r"^\s*\(?A[.):]", re.MULTILINE)
+_VERDICT = any_case(r"\b(?:correct|incorrect|right|wrong|true|false|this)\b")
 _SENTENCE = re.compile(r"[^.!?\n]+[.!?\n]*\W*")
 _CLOSING = any_case(r".*\byou(?:r|'d|'re)?\b[^?]*\?\W*\Z")  # "Is there anything else you'd like to know?"
 _REFERS = any_case(r"\b(?:it|this|that|they|you|right|sure|correct|wait|hmm|let|actually|but|so|then)\b")
@@ -87,9 +89,9 @@ def _behind_label(row: Mapping[str, Any], said: str, of_text: str) -> str:
     if labelled and {*map(_bare, labelled)} == {_bare(line)}:
         return line  # the reply repeats itself
     asked, found, more = rest.partition(of_text)
-    is_next = found and _is_answer(row, line) and _asks_another(row, asked.strip(" \t\n*#"))
+    goes_on = bool(found) and _is_answer(row, line) and _asks_another(row, asked.strip(" \t\n*#"))
     names = [of for of in own_answers(row) if not is_letter(of)]  # The next letter may well be the same.
-    return line if is_next and not mentioned(more, names) else ""
+    return line if goes_on and not mentioned(more, names) else ""
 
 
 def _without_closing(said: str) -> str:
@@ -100,14 +102,22 @@ def _without_closing(said: str) -> str:
 
 def _asks_another(row: Mapping[str, Any], text: str) -> bool:
     """Returns whether a text is a question that is neither the row's own nor a part of what is said about it, or has other choices."""
-    choices, own = choices_in(text), choices_in(row["clean_prompt"])
-    if choices and not any(of.startswith(own.get(letter, of)) for letter, of in choices.items()):
+    if _has_other_choices(row, text):
         return True
     question = _ONE_QUESTION.fullmatch(text)
     if question is None or _REFERS.search(question["asked"]) or mentioned(question["asked"], own_answers(row)):
         return False
     asked = stems(question["asked"])
     return 2 * len(asked & stems(question_of(row))) <= len(asked)
+
+
+def _has_other_choices(row: Mapping[str, Any], text: str) -> bool:
+    """Returns whether a text is a question with choices, none of which is the row's own one or is about that."""
+    choices, own = choices_in(text), choices_in(row["clean_prompt"])
+    asked = _FIRST_CHOICE.split(text)[0].rstrip()
+    if not choices or not asked or asked.endswith(":"):  # "Let's check each option:"
+        return False
+    return not any(_VERDICT.search(of) or stems(of) & stems(own.get(letter, of)) for letter, of in choices.items())
 
 
 def _bare(line: str) -> str:
@@ -125,6 +135,8 @@ def _is_answer(row: Mapping[str, Any], line: str) -> bool:
 def _is_item(row: Mapping[str, Any], turn: re.Match[str], said: str) -> bool:
     """Returns whether what looks like a turn of the user is an item of a list, with a number or an answer: "Human: 46"."""
     beside = (said[: turn.start()].rstrip().rpartition("\n")[2], said[turn.end() :].lstrip().partition("\n")[0])
-    value = turn["said"].strip()
-    is_value = _NUMBER.fullmatch(value) or (kind_of(row) == "question" and key_word_for_word(row, value, ()))
-    return bool(is_value) and any(map(_ITEM.fullmatch, beside))
+    value = turn["said"].strip(" \t*_")
+    is_name = (
+        kind_of(row) == "question" and len(value.split()) <= _FEW_WORDS and bool(mentioned(value, own_answers(row)))
+    )
+    return bool(_NUMBER.fullmatch(value) or is_name) and any(map(_ITEM.fullmatch, beside))

@@ -99,7 +99,7 @@ _MEASURES = (
     }
 )
 _MEASURED = re.compile(
-    rf"(\d+(?:\.\d+)?|\b(?i:an?|one))[\s-]?({'|'.join(of.pattern for of in _MEASURES.values())})(?![\w/^]|\sper\b)"
+    rf"((?<!\d)\d++(?:\.\d++)?|\b(?i:an?|one))[\s-]?({'|'.join(of.pattern for of in _MEASURES.values())})(?![\w/^]|\sper\b)"
 )
 _WITH_SIGN = re.compile(rf"([{''.join(_CURRENCIES)}])\s?(\d+(?:\.\d+)?)")
 _CLOCK = re.compile(r"(?<![\d:])(\d{1,2}:\d\d)(?![\d:])")

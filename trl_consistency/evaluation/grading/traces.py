@@ -27,7 +27,8 @@ _LARGE = 1000  # from here on, whole numbers may be rounded
 _SCALED = re.compile(r"\d\s?(?:[kKMBT]|bn|mn|mil)\b")  # "$50k"
 # "50%", "1/2", "0.5", "half"
 _SHARE = re.compile(
-    r"(?P<percent>\d+(?:\.\d+)?)\s?(?:%|percent)|(?<![\d/.])(?P<part>\d+)/(?P<whole>[1-9]\d*)(?![\d/])|(?<!\d)(?P<decimal>0?\.\d+)(?!\.?\d)|"
+    r"(?<!\d)(?P<percent>\d{1,9}(?:\.\d{1,9})?)\s?(?:%|percent)|(?<![\d/.])(?P<part>\d{1,9})/(?P<whole>[1-9]\d{0,8})(?![\d/])|"
+    r"(?<!\d)(?P<decimal>0?\.\d{1,9})(?!\.?\d)|"
     r"(?P<number>\d|three|two)?[\s-]?\b(?P<word>half|quarter|third)s?\b",
     re.IGNORECASE,
 )
