@@ -49,7 +49,20 @@ NO_CHECKPOINTING = ("ctrl", "gpt_neox_japanese", "jetmoe", "openai-gpt")  # in t
 NOT_GENERATED = ("xlstm",)  # its `generate` fails in transformers at this size
 
 
-@pytest.fixture(scope="module", params=KINDS)
+# Of kinds that compute alike, one is tested with each change, and all in the slow set.
+ONE_OF_EACH = (
+    "bamba", "bloom", "cohere2", "deepseek_v2", "deepseek_v3", "exaone4", "falcon", "falcon_h1", "falcon_mamba", "gemma2", "gemma3_text", "gemma4_text",
+    "glm4_moe", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_oss", "gptj", "granitemoehybrid", "jamba", "lfm2", "llama", "llama4_text", "mamba",
+    "minimax", "mistral", "mixtral", "mpt", "nemotron_h", "olmo2", "olmo_hybrid", "opt", "phi", "phi3", "qwen2", "qwen3", "qwen3_5_moe_text",
+    "qwen3_5_text", "qwen3_moe", "qwen3_next", "rwkv", "smollm3", "stablelm", "zamba2",
+)  # fmt: skip
+WITH_EACH_CHANGE = {*ONE_OF_EACH, *REFUSED["kl"], *REFUSED["act"], *NO_CHECKPOINTING, *NOT_GENERATED}
+
+
+@pytest.fixture(
+    scope="module",
+    params=[kind if kind in WITH_EACH_CHANGE else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS],
+)
 def kind_and_model(request):
     return request.param, make_tiny(request.param)
 
