@@ -54,7 +54,7 @@ def test_seconds_and_utilisation(outline, length):
     assert row["measured"] == f"{FIGURES[f'{length} tokens, {way}, peak GiB']:.2f}"
 
 
-@pytest.mark.parametrize("length", [512, 8192])
+@pytest.mark.parametrize("length", [pytest.param(512, marks=pytest.mark.slow), 8192])
 def test_memory(outline, length):
     memory = measure_memory(outline, setup_of(length, length // 2))
     estimated = (memory.while_training - memory.optimizer) / 2**30

@@ -92,8 +92,7 @@ def test_streams_are_evaluated_by_row(tmp_path):
 
 
 @pytest.mark.parametrize("kind", MAKE)
-@pytest.mark.parametrize("shuffled", [False, True])
-@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(("shuffled", "streamed"), [(False, False), (True, True)])
 def test_each_pass_has_other_anchors(tmp_path, kind, shuffled, streamed):
     prompts = [[{"role": "user", "content": f"Anchor {row}?"}] for row in range(40)]
     anchors = Dataset.from_dict({"prompt": prompts, "completion": ["Yes."] * 40})
