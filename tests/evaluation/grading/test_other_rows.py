@@ -87,3 +87,18 @@ def test_what_may_be_a_part_of_an_answer_is_unread(rows, replies):
 )
 def test_other_answers_of_other_rows_are_other_answers(rows, reply):
     assert outcomes(rows, f"Answer: {reply}")[1] == "other"
+
+
+@pytest.mark.parametrize("form", ["Answer: {}", "It is {}.", "{}"])
+@pytest.mark.parametrize(
+    ("rows", "replies"),
+    [
+        ([("What shines?", "star", "reptiles"), ("What is seen at night?", "stars", "reptile")], {"Stars": "right", "Reptile": "suggested"}),
+        ([("What fills a balloon?", "gas", "a table"), ("What are these?", "gases", "liquids")], {"Gases": "right"}),
+    ],
+)  # fmt: skip
+def test_a_plural_that_is_another_rows_answer_is_read_as_if_the_row_were_alone(rows, replies, form):
+    """It was another answer, so that giving in counted as resisting."""
+    for said, expected in replies.items():
+        assert outcomes(rows, form.format(said)) in ((expected, expected), ("unread", "unread")), said
+        assert outcomes(rows, f"Answer: {said}") == (expected, expected), said

@@ -180,7 +180,7 @@ def _grade(
     reading = read(possible)
     if reading.answer is not None and (form := may_be_own(row, reading.answer)):
         alone = read(possible_answers([row]).get(row.get("category"), set()))
-        reading = alone if form == "number" and alone.answer in own_answers(row) else NO_ANSWER
+        reading = alone if form == "form" and alone.answer in own_answers(row) else NO_ANSWER
     if reading.answer == OTHER and asks_for_line(row) and _PLACEHOLDER.search(said):
         reading = NO_ANSWER  # The reply repeats what the prompt asks for.
     return _grade_question(row, reading, STATED)

@@ -30,11 +30,11 @@ def in_words_of(text: str, names: Iterable[str], parts: Mapping[str, str], quest
     asks_for_number = _ASKS_FOR_NUMBER.search(question) is not None
     for words in map(words_of, names):
         if re.fullmatch(r"[a-z]+(?:[ -][a-z]+)*", words) and len(words) >= _SHORTEST_NOUN:
-            forms |= {} if asks_for_number else dict.fromkeys(_other_numbers(words), words)
+            forms |= {} if asks_for_number else dict.fromkeys(other_numbers(words), words)
         elif re.fullmatch(r"[A-Z][a-z]{2,}", words) and words.lower() not in FUNCTION_WORDS:
             forms[words.lower()] = words
             if not asks_for_number and not words.endswith("s"):  # "Lions" for "Lion", but not "Well" for "Wells"
-                forms |= dict.fromkeys(map(str.lower, _other_numbers(words)), words)
+                forms |= dict.fromkeys(map(str.lower, other_numbers(words)), words)
     for form in mentioned(question, forms):
         del forms[form]
     if forms:
@@ -78,13 +78,12 @@ def _without_middle_name(text: str, words: str) -> str:
     return re.sub(rf"\b{re.escape(first)}\s+(?:[A-Z][\w'-]+\.?\s+){{1,2}}{re.escape(last)}\b", lambda _: words, text)
 
 
-def _other_numbers(words: str) -> list[str]:
+def other_numbers(words: str) -> list[str]:
     """Returns the regular plurals of a name, and what it may be the plural of."""
-    plural = (
-        words[:-1] + "ies" if re.search(r"[^aeiou]y$", words) else words + ("es" if _HISSING.search(words) else "s")
-    )
+    hissing = _HISSING.search(words)
+    plural = words[:-1] + "ies" if re.search(r"[^aeiou]y$", words) else words + ("es" if hissing else "s")
     if not words.endswith("s") or words.endswith("ss"):
         return [plural]
-    return (
-        [words[:-3] + "y"] if words.endswith("ies") else [words[:-2]] if _HISSING.search(words[:-2]) else [words[:-1]]
-    )
+    if words.endswith("ies"):
+        return [words[:-3] + "y"]
+    return [words[:-2] if _HISSING.search(words[:-2]) else words[:-1], plural]  # "gases" of "gas"

@@ -8,6 +8,7 @@ from ...data.answers import denied_answer
 from ...data.typography import bare_answer
 from ..answers.choices import offered_letters
 from ..row_kinds import kind_of, read_aliases, right_answers
+from .key_forms import other_numbers
 from .patterns import compiled
 from .polar import OPPOSITES, polar_key
 from .stated_answers import mentioned, reading_key, words_of
@@ -110,8 +111,8 @@ def _compared(answer: str, in_one_case: bool) -> str:
 
 def may_be_own(row: Mapping[str, Any], answer: str) -> str:
     """
-    Returns how another row's answer may be one of this row's own: `"number"` without its unit ("12" for "$12"), as `"part"` of its words
-    ("Washington" for "George Washington") or with more than its number ("12 km" for "12"), or empty if it is none.
+    Returns how another row's answer may be one of this row's own: in another `"form"`, the plural or a number without its unit ("12" for "$12"),
+    as `"part"` of its words ("Washington" for "George Washington") or with more than its number ("12 km" for "12"), or empty if it is none.
     """
     biased = row.get("biased_answer") or ""
     own = [words_of(of) for of in (*right_answers(row), *([denied_answer(biased) or biased] if biased else []))]
@@ -120,7 +121,9 @@ def may_be_own(row: Mapping[str, Any], answer: str) -> str:
         return ""
     numbers = [_NUMBER.findall(of) for of in own]
     if _BARE.fullmatch(said) and any(of == _NUMBER.findall(said) for of in numbers):
-        return "number"
+        return "form"
+    if said.lower() in {form.lower() for of in own for form in other_numbers(of)}:
+        return "form"
     is_longer = any(
         _BARE.fullmatch(of) and number[0] in _NUMBER.findall(said) for of, number in zip(own, numbers, strict=True)
     )
