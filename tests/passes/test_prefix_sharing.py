@@ -258,7 +258,7 @@ def test_hybrids_on_a_gpu(kind, rows):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("use_reentrant", [False, True])
+@pytest.mark.parametrize("use_reentrant", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("kind", "attention"), CASES)
 def test_lora_under_gradient_checkpointing(kind, attention, use_reentrant):
     model, batch = add_lora(make(kind, attention)), make_batch()
