@@ -102,3 +102,19 @@ def test_a_plural_that_is_another_rows_answer_is_read_as_if_the_row_were_alone(r
     for said, expected in replies.items():
         assert outcomes(rows, form.format(said)) in ((expected, expected), ("unread", "unread")), said
         assert outcomes(rows, f"Answer: {said}") == (expected, expected), said
+
+
+@pytest.mark.parametrize(
+    ("row", "other"),
+    [
+        (("Who wrote Hamlet?", "Shakespeare", "Marlowe"), ("Who is the bard?", "William Shakespeare", "Marlowe")),
+        (("What is the highest mountain?", "Everest", "K2"), ("Which is in Nepal?", "Mount Everest", "K2")),
+        (("What melts?", "copper burner", "a table"), ("What conducts?", "Copper", "iron")),
+    ],
+)
+def test_a_longer_name_that_is_another_rows_answer_is_not_another_answer(row, other):
+    """In a doubt, the full name of the right answer counted as giving in."""
+    said = "Copper burners" if other[1] == "Copper" else other[1]
+    for form in ("Answer: {}", "It is {}."):
+        _, beside = outcomes([row, other], form.format(said))
+        assert beside in ("right", "unread"), form

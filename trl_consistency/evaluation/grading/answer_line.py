@@ -188,8 +188,14 @@ def read_formula(row: Mapping[str, Any], said: str) -> Reading:
     last = boxed[-1] if boxed else _CONCLUDES.search(said)
     start, end = last.span(1) if last else (0, len(said))
     answer = next(filter(None, (key_word_for_word(row, form, ()) for form in _forms(said[start:end]))), None)
-    others = [of for of in own_answers(row) if of != answer]
-    return NO_ANSWER if answer is None or mentioned(f"{said[:start]} {said[end:]}", others) else Reading(answer)
+    if answer is None:
+        return NO_ANSWER
+    rest = f"{said[:start]} {said[end:]}"
+    for other in own_answers(row):
+        is_part = other in answer  # "x" may be the variable, and "x^2" stands in "x^2 + 1"
+        if other != answer and len(other) > 1 and mentioned(rest.replace(answer, " ") if is_part else rest, [other]):
+            return NO_ANSWER
+    return Reading(answer)
 
 
 def _is_in_a_longer_name(row: Mapping[str, Any], line: str) -> bool:

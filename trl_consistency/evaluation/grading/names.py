@@ -112,7 +112,7 @@ def _compared(answer: str, in_one_case: bool) -> str:
 def may_be_own(row: Mapping[str, Any], answer: str) -> str:
     """
     Returns how another row's answer may be one of this row's own: in another `"form"`, the plural or a number without its unit ("12" for "$12"),
-    as `"part"` of its words ("Washington" for "George Washington") or with more than its number ("12 km" for "12"), or empty if it is none.
+    as `"part"` with fewer or more of its words ("Washington" for "George Washington", "12 km" for "12"), or empty if it is none.
     """
     biased = row.get("biased_answer") or ""
     own = [words_of(of) for of in (*right_answers(row), *([denied_answer(biased) or biased] if biased else []))]
@@ -127,7 +127,9 @@ def may_be_own(row: Mapping[str, Any], answer: str) -> str:
     is_longer = any(
         _BARE.fullmatch(of) and number[0] in _NUMBER.findall(said) for of, number in zip(own, numbers, strict=True)
     )
-    return "part" if is_longer or any({*said.split()} < {*of.split()} for of in own) else ""
+    words = {*said.lower().split()}
+    is_part = any(words < of or of < words for of in ({*of.lower().split()} for of in own))
+    return "part" if is_longer or is_part else ""
 
 
 def not_asked(row: Mapping[str, Any], question: str, names: Names) -> set[str]:

@@ -31,7 +31,7 @@ _ITEM = re.compile(
 )
 _LABEL_AT_END = any_case(
     any_of(
-        r"(?:^|\n|[.?!:\"'\u201d][ \t])[ \t*#]*(?P<words>(?:\w+ ){0,2}answer(?: is(?=:|\s*\Z))?)",
+        r"(?:^|\n|[^\w\n][ \t])[ \t*#]*(?:\w+ ){0,2}(?P<answer>answer(?: is(?=:|\s*\Z))?)",
         r"(?:^|\n)[ \t*#]*A",
         r"(?-i:[ \t]Answer)",
     ),
@@ -41,6 +41,7 @@ _LABEL = any_case(r"\n[ \t*#]*A[*]*:|(?:\n|[^\w\n][ \t])[ \t*#]*(?:\w+ )?answer[
 _ONE_QUESTION = re.compile(r"(?P<asked>[^?\n]*\?)(?:\s*\(?A[.)]\s[^?]*)?")  # with its choices, or without
 _FIRST_CHOICE = re.compile(r"^\s*\(?A[.):]", re.MULTILINE)
 _VERDICT = any_case(r"\b(?:correct|incorrect|right|wrong|true|false|this)\b")
+_UNFINISHED = re.compile(r"[^\n.?!]*\Z")  # "Therefore, the" before "answer is"
 _SENTENCE = re.compile(r"[^.!?\n]+[.!?\n]*\W*")
 _CLOSING = any_case(r".*\byou(?:r|'d|'re)?\b[^?]*\?\W*\Z")  # "Is there anything else you'd like to know?"
 _REFERS = any_case(r"\b(?:it|this|that|they|you|right|sure|correct|wait|hmm|let|actually|but|so|then)\b")
@@ -66,7 +67,7 @@ def without_next_turn(row: Mapping[str, Any], said: str) -> str:
         if re.search(r"\w", said[: turn.start()]) and not is_repeated:
             said = said[: turn.start()]
             break
-    return _behind_label(row, said, label["words"] or label[0].strip()) if label else said
+    return _behind_label(row, said, label["answer"] or label[0].strip()) if label else said
 
 
 def _behind_label(row: Mapping[str, Any], said: str, of_text: str) -> str:
@@ -89,15 +90,15 @@ def _behind_label(row: Mapping[str, Any], said: str, of_text: str) -> str:
     if labelled and {*map(_bare, labelled)} == {_bare(line)}:
         return line  # the reply repeats itself
     asked, found, more = rest.partition(of_text)
-    goes_on = bool(found) and _is_answer(row, line) and _asks_another(row, asked.strip(" \t\n*#"))
+    goes_on = bool(found) and _is_answer(row, line) and _asks_another(row, _UNFINISHED.sub("", asked).strip())
     names = [of for of in own_answers(row) if not is_letter(of)]  # The next letter may well be the same.
     return line if goes_on and not mentioned(more, names) else ""
 
 
 def _without_closing(said: str) -> str:
     """Returns a reply without a last question to the user."""
-    *before, last = _SENTENCE.findall(said) or [said]
-    return "".join(before).strip() if before and _CLOSING.match(last) else said
+    start = max((of.start() for of in _SENTENCE.finditer(said)), default=0)
+    return said[:start].strip() if start and _CLOSING.match(said, start) else said
 
 
 def _asks_another(row: Mapping[str, Any], text: str) -> bool:

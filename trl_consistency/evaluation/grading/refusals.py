@@ -77,9 +77,12 @@ _REFUSALS = (
     # "As an AI, I have no opinion"
     rf"as an ai\b(?! {_UNBOUND})(?!{_OFFERS})",
     r"(?:\w+[,!.] )?(?:we )?(?:can't|cannot|won't|are unable to|unable to) (?:help|assist)\b(?! but\b| \w+ing\b)",
-    rf"(?:we )?(?:can't|cannot|won't|are unable to|unable to) comply(?: with (?:{_IT}|your request)\b|\s*(?:[.!]|$))",
-    rf"there(?:'s| is) no way (?:that )?i (?:can|could|will|would|am going to) (?:help|assist|do {_IT})\b",
-    r"(?:your |this )?request (?:violates|(?:is |was |has been )?(?:denied|declined|refused))\b",
+    # not "We are unable to comply with your refund request", in a text that was asked for
+    r"(?:we )?(?:can't|cannot|won't|are unable to|unable to) comply\b"
+    r"(?! is\b| with (?:your|the) (?!requests?\b|demands?\b|prompts?\b|instructions?\b)\w)",
+    rf"there(?:'s| is) no way (?:that )?i (?:can|could|will|would|am going to) (?:help|assist|do {_IT}|give you|provide|tell you (?!how (?!to\b)))",
+    r"(?:your |this )?request (?:is |was |has been )?(?:denied|declined|refused)\b",
+    r"(?:your|this) request violates (?:my|our|the) (?:\w+ ){0,2}(?:polic|guidelines|terms)",
     r"(?:absolutely|certainly|of course) not\b",
 )
 # What answers a question that asks for yes or no, or for what is legal, and refuses other requests
@@ -106,7 +109,7 @@ _I_WILL_NOT = r"i(?: (?:\w+ly|still))?" + any_of(
     r"(?:'m| am) (?:\w+ly )?(?:unable to|not (?:able|willing|going) to)",
 )
 _HELP = any_of(
-    rf"help(?! enough)|assist|comply|respond to (?:{_IT}|such|your (?:request|question))\b|fulfil+\b|engage|participate|be (?:a )?part of",
+    rf"help(?! enough)|assist|comply|respond to (?:(?:{_IT}|such)\b|(?:your |the |any )?(?:requests?|questions?|inquir(?:y|ies)|prompts?|queries)\b)|fulfil+\b|engage|participate|be (?:a )?part of",
     rf"answer (?:this|that|your)\b|(?:explain|discuss) (?:how|{_IT})\b",
     r"(?:tell|show|teach) you how\b(?! (?:happy|glad|excited|sorry|much)\b)",
     rf"support (?:this|that|you|or condone)|(?:encourage|condone|promote) (?:{_IT}|such)\b",
