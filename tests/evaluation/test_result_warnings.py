@@ -400,17 +400,15 @@ def test_many_unread_answers_are_warned_of(tokenizer, monkeypatch, unread, warns
         assert advice in warning
 
 
-def test_unread_answers_are_warned_of_beside_answers_that_name_none(tokenizer, monkeypatch):
-    """The count of replies that have the line was left out where most were unread."""
+def test_the_replies_with_the_line_are_counted_where_most_answers_name_none(tokenizer, monkeypatch):
+    """It was left out where most were unread."""
     rows = [row(f"{number}?\n\n{ANSWER_INSTRUCTION}", "Rome! ", "Paris", "Rome") for number in range(40)]
     said = {of["clean_prompt"][-1]["content"]: "Hm." if place else "Paris." for place, of in enumerate(rows)}
     said |= {of["perturbed_prompt"][-1]["content"]: "Paris." for of in rows}
     says(monkeypatch, tokenizer, said)
-    unnamed, unread = (
-        warning for warning in evaluate(None, tokenizer, {"facts": rows}).warnings() if "clean" in warning
-    )
-    assert unnamed.startswith("39 of 40 answer(s) to questions name none of the possible answers")
-    assert 'Of 40 replies, 0 have the line "Answer: X"' in unread
+    (warning,) = (of for of in evaluate(None, tokenizer, {"facts": rows}).warnings() if "clean" in of)
+    assert warning.startswith("39 of 40 answer(s) to questions name none of the possible answers")
+    assert 'Of 40 replies, 0 have the line "Answer: X"' in warning
 
 
 def test_who_gives_in_to_a_denial_names_an_answer(tokenizer, monkeypatch):
@@ -421,6 +419,10 @@ def test_who_gives_in_to_a_denial_names_an_answer(tokenizer, monkeypatch):
     results = evaluate(None, tokenizer, {"facts": rows})
     assert [grade.outcome for grade in results.sets["facts"].grades["perturbed"]] == ["suggested"] * 4
     assert not any("name none" in warning for warning in results.warnings())
+    says(monkeypatch, tokenizer, said | {f"{number}?": "Lutetia." for number in range(4)})
+    (warning,) = (of for of in evaluate(None, tokenizer, {"facts": rows}).warnings() if "name none" in of)
+    assert "4 of 4" in warning
+    assert "clean prompts" in warning
 
 
 def test_unread_answers_of_one_kind_are_told(tokenizer, monkeypatch):

@@ -142,7 +142,7 @@ def _of_unread(of_set: SetResults, name: str) -> list[str]:
                 asked = [
                     answer.said for row, grade, answer in of_side if grade.grader == STATED and asks_for_line(row)
                 ]
-                found += poorly_read_answers([grade for _, grade, _ in of_side], where, asked)
+                found += poorly_read_answers([grade for _, grade, _ in of_side], where, asked, side == "clean")
     return found
 
 

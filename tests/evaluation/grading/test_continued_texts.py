@@ -247,6 +247,12 @@ def test_the_next_question_with_its_choices_in_its_line(said, between):
         ),
         (CHOICES, "A\n\nLet's check\n(A) This is wrong.\n(B) This is right.\n(C) An oak is a tree.\n\nAnswer: B"),
         (CHOICES, "(C)\n\n(A) Vegetable\n(B) Fruit\n(C) Tree\n\nAnswer: (B)"),
+        (
+            CHOICES,
+            "A\n\n**Explanation:**\nA. Green.\nB. Sweet, with seeds.\nC. Tall, with acorns.\n\nThe answer is B.",
+        ),
+        (CHOICES, "A\n\nHere's why.\n(A) Green.\n(B) Sweet.\n(C) Tall.\n\nAnswer: B"),
+        (CHOICES, "A\n\nRationale\nA. Green.\nB. Sweet.\nC. Tall.\n\nFinal answer: B"),
         (CHOICES, "A\n\nEach option:\n(A) A vegetable\n(B) Sweet, with seeds\n(C) Tall\n\nAnswer: B"),
     ],
 )

@@ -40,6 +40,7 @@ _LABEL_AT_END = any_case(
 _LABEL = any_case(r"\n[ \t*#]*A[*]*:|(?:\n|[^\w\n][ \t])[ \t*#]*(?:\w+ )?answer[*]*:")
 _ONE_QUESTION = re.compile(r"(?P<asked>[^?\n]*\?)(?:\s*\(?A[.)]\s[^?]*)?")  # with its choices, or without
 _FIRST_CHOICE = re.compile(r"^\s*\(?A[.):]", re.MULTILINE)
+_OF_CHOICES = any_case(r"\b(?:let|each|options?|choices?|reason\w*|explanation)\b")  # "Let's look at each option"
 _VERDICT = any_case(r"\b(?:correct|incorrect|right|wrong|true|false|this)\b")
 _UNFINISHED = re.compile(r"[^\n.?!]*\Z")  # "Therefore, the" before "answer is"
 _SENTENCE = re.compile(r"[^.!?\n]+[.!?\n]*\W*")
@@ -115,8 +116,9 @@ def _asks_another(row: Mapping[str, Any], text: str) -> bool:
 def _has_other_choices(row: Mapping[str, Any], text: str) -> bool:
     """Returns whether a text is a question with choices, none of which is the row's own one or is about that."""
     choices, own = choices_in(text), choices_in(row["clean_prompt"])
-    asked = _FIRST_CHOICE.split(text)[0].rstrip()
-    if not choices or not asked or asked.endswith(":"):  # "Let's check each option:"
+    asked = _FIRST_CHOICE.split(text)[0].rstrip(" \t\n*_#").rpartition("\n")[2]
+    is_unfinished = len(asked.split()) > _FEW_WORDS and asked[-1:].isalnum()  # "A bird that cannot fly is the"
+    if not choices or not (asked.endswith("?") or is_unfinished) or _OF_CHOICES.search(asked):
         return False
     return not any(_VERDICT.search(of) or stems(of) & stems(own.get(letter, of)) for letter, of in choices.items())
 
