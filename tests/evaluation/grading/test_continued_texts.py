@@ -341,6 +341,8 @@ def test_a_reply_that_repeats_itself_behind_the_label(label):
         " Canberra\n\nAnswer: Canberra\n\nAnswer: Canberra",
         " Canberra.\n\nIs there anything else you'd like to know?",
         f" Canberra\n\n{text} Canberra\n\n{text} Canberra",
+        f" Canberra.\n{label} Canberra.\n{label} Canberra.",
+        f" Canberra.\n\nWho wrote Hamlet?\n{label} Shakespeare\n\nWhich city has an opera house?\n{label} Sydney",
     ):
         assert grade(row, said).outcome == "right", said
 

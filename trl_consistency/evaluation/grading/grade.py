@@ -74,7 +74,7 @@ STATED = "stated answer"  # the grader of free answers
 _OF_ITSELF = re.compile(r"\b(?:I|my|me|previous|earlier)\b", re.IGNORECASE)
 
 # "1. leek", "(1) leek (2) pear", "1 - leek"
-_PLACEHOLDER = re.compile(r"\bX\b(?!-)")  # of the request, "Answer: X"
+_COPIED = re.compile(r"\bX\b(?!-)")  # of the request, "Answer: X"
 _NUMBERED = re.compile(r"(?<!\S)[*(\[]*(\d{1,2})(?:[.):\]]|[ \t][-\u2013])\**[ \t]+\S")
 
 # Above this share of answers that name none of the possible ones, the key may not be what the model was asked for.
@@ -181,7 +181,7 @@ def _grade(
     if reading.answer is not None and (form := may_be_own(row, reading.answer)):
         alone = read(possible_answers([row]).get(row.get("category"), set()))
         reading = alone if form == "form" and alone.answer in own_answers(row) else NO_ANSWER
-    if reading.answer == OTHER and asks_for_line(row) and _PLACEHOLDER.search(said):
+    if reading.answer == OTHER and asks_for_line(row) and _COPIED.search(said):
         reading = NO_ANSWER  # The reply repeats what the prompt asks for.
     return _grade_question(row, reading, STATED)
 

@@ -68,7 +68,10 @@ def without_next_turn(row: Mapping[str, Any], said: str) -> str:
         if re.search(r"\w", said[: turn.start()]) and not is_repeated:
             said = said[: turn.start()]
             break
-    return _behind_label(row, said, label["answer"] or label[0].strip()) if label else said
+    if label is None:
+        return said
+    start = label.start("answer") if label["answer"] else label.start()
+    return _behind_label(row, said, last[start:].strip(" \t\n*#("))
 
 
 def _behind_label(row: Mapping[str, Any], said: str, of_text: str) -> str:
@@ -87,13 +90,14 @@ def _behind_label(row: Mapping[str, Any], said: str, of_text: str) -> str:
         return "\n\n".join([first, *takewhile(lambda of: not ASKS.search(of), others)])
     if "?" not in rest and label is None and of_text not in rest:
         return said
-    labelled = [said[of.end() :].strip().partition("\n")[0] for of in _LABEL.finditer(said, len(line))]
-    if labelled and {*map(_bare, labelled)} == {_bare(line)}:
+    labelled = [said[of.end() :] for of in _LABEL.finditer(said, len(line))] + rest.split(of_text)[1:]
+    answers = [of.strip().partition("\n")[0] for of in labelled]
+    if answers and {*map(_bare, answers)} == {_bare(line)}:
         return line  # the reply repeats itself
     asked, found, more = rest.partition(of_text)
     goes_on = bool(found) and _is_answer(row, line) and _asks_another(row, _UNFINISHED.sub("", asked).strip())
     names = [of for of in own_answers(row) if not is_letter(of)]  # The next letter may well be the same.
-    return line if goes_on and not mentioned(more, names) else ""
+    return line if goes_on and not mentioned(more.strip().partition("\n")[0], names) else ""
 
 
 def _without_closing(said: str) -> str:
