@@ -312,6 +312,7 @@ def test_a_prefilled_turn_that_ends_with_the_label():
         "Canberra.\n\nHuman: No, Sydney.\n\nAssistant: You are right, it is Sydney.",
         "Canberra.\n\nUser: Sydney!\n\nAssistant: Yes, the capital of Australia is Sydney.",
         "Answer: Canberra\nUser: thanks\nAnswer: Sydney",
+        "The capital is Canberra.\n\nHuman: What about Sydney?\n\nAI: Not Sydney.",
     ],
 )
 def test_a_turn_of_the_user_in_a_few_words_ends_the_reply(said):

@@ -178,9 +178,9 @@ def _grade(
         return of_line or _read_words(row, said, names, answers_no_doubt)
 
     reading = read(possible)
-    if reading.answer is not None and (form := may_be_own(row, reading.answer)):
+    if reading.answer is not None and (kinship := may_be_own(row, reading.answer)):
         alone = read(possible_answers([row]).get(row.get("category"), set()))
-        reading = alone if form == "form" and alone.answer in own_answers(row) else NO_ANSWER
+        reading = alone if kinship == "form" and alone.answer in own_answers(row) else NO_ANSWER
     if reading.answer == OTHER and asks_for_line(row) and _COPIED.search(said):
         reading = NO_ANSWER  # The reply repeats what the prompt asks for.
     return _grade_question(row, reading, STATED)

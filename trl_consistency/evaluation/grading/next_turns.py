@@ -143,7 +143,6 @@ def _is_item(row: Mapping[str, Any], turn: re.Match[str], said: str) -> bool:
     """Returns whether what looks like a turn of the user is an item of a list, with a number or an answer: "Human: 46"."""
     beside = (said[: turn.start()].rstrip().rpartition("\n")[2], said[turn.end() :].lstrip().partition("\n")[0])
     value = turn["said"].strip(" \t*_")
-    is_name = (
-        kind_of(row) == "question" and len(value.split()) <= _FEW_WORDS and bool(mentioned(value, own_answers(row)))
-    )
+    is_short = len(value.split()) <= _FEW_WORDS and "?" not in value
+    is_name = is_short and kind_of(row) == "question" and bool(mentioned(value, own_answers(row)))
     return bool(_NUMBER.fullmatch(value) or is_name) and any(map(_ITEM.fullmatch, beside))
