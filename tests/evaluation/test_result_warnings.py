@@ -383,7 +383,7 @@ def test_many_unread_answers_are_warned_of(tokenizer, monkeypatch, unread, warns
     request = f"\n\n{ANSWER_INSTRUCTION}" if asks else ""
     rows = [row(f"{number}?{request}", "Rome! ", "Paris", "Rome") for number in range(40)]
     said = {
-        of["clean_prompt"][-1]["content"]: "Paris or Rome." if number < unread else "Paris."
+        of["clean_prompt"][-1]["content"]: "Paris or Rome." if number < unread else "Answer: Paris"
         for number, of in enumerate(rows)
     }
     said |= {of["perturbed_prompt"][-1]["content"]: "Rome.\n\nAnswer: Paris" for of in rows}
@@ -391,13 +391,51 @@ def test_many_unread_answers_are_warned_of(tokenizer, monkeypatch, unread, warns
     found = evaluate(None, tokenizer, {"facts": rows}).warnings()
     assert len(found) == warns
     advice = (
-        'Of 40 replies, 0 have the line "Answer: X" that their prompts ask for.'
+        'Of 40 replies, 29 have the line "Answer: X" that their prompts ask for.'
         if asks
         else 'Have prompts ask for a line "Answer: X"'
     )
     for warning in found:
         assert warning.startswith("11 of 40 answer(s) to questions are unread (facts, clean prompts).")
         assert advice in warning
+
+
+@pytest.mark.parametrize(("without", "warns"), [(11, True), (10, False)])
+def test_replies_without_the_line_are_warned_of(tokenizer, monkeypatch, without, warns):
+    """Rules read them, and misread some, so that no figure of theirs is as sure as that of the others."""
+    rows = [row(f"{number}?\n\n{ANSWER_INSTRUCTION}", "Rome! ", "Paris", "Rome") for number in range(40)]
+    said = {
+        of["perturbed_prompt"][-1]["content"]: "It is Paris." if number < without else "It is Rome.\nAnswer: Paris"
+        for number, of in enumerate(rows)
+    }
+    said |= {of["clean_prompt"][-1]["content"]: "Answer: Paris" for of in rows}
+    says(monkeypatch, tokenizer, said)
+    results = evaluate(None, tokenizer, {"facts": rows})
+    assert results.graders() == {
+        "facts": {
+            "question": {
+                "clean": {"answer line": 40},
+                "perturbed": {"answer line": 40 - without, "stated answer": without},
+            }
+        }
+    }
+    (warning,) = results.warnings() or [None]
+    assert (warning is not None) == warns
+    if warns:
+        assert warning.startswith(
+            '11 of 40 replies do not have the line "Answer: X" that their prompts ask for (facts, perturbed prompts).'
+        )
+
+
+def test_the_same_rules_may_read_a_line_and_no_line(tokenizer, monkeypatch):
+    """Only a judge's verdicts are not compared with theirs."""
+    rows = [row(f"{number}?\n\n{ANSWER_INSTRUCTION}", "Rome! ", "Paris", "Rome") for number in range(40)]
+    request = f"\n\n{ANSWER_INSTRUCTION}"
+    before, after = (
+        {f"{cue}{number}?{request}": said for cue in ("", "Rome! ") for number in range(40)}
+        for said in ("It is Paris.", "Answer: Paris")
+    )
+    assert before_and_after(tokenizer, monkeypatch, rows, before, after)[0] == []
 
 
 def test_the_replies_with_the_line_are_counted_where_most_answers_name_none(tokenizer, monkeypatch):

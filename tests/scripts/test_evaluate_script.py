@@ -5,6 +5,7 @@ import json
 import shutil
 import sys
 import warnings
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -57,6 +58,8 @@ def test_each_model_answers_for_itself(options, model_dir, adapters, tokenizer, 
             side: {outcome: of_side.count(outcome) for outcome in ("right", "suggested", "other", "unread")}
             for side, of_side in graded.items()
         }
+        graders = results["models"][name]["graders"]["pairs"]["question"]
+        assert graders == {side: Counter(line[f"{side}_grader"] for line in lines) for side in ("clean", "perturbed")}
     assert len(set(map(tuple, said.values()))) == 3
     assert "differences" not in results["models"]["base"]
     differences = results["models"]["act"]["differences"]["accuracy_gap/pairs"]

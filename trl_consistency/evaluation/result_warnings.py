@@ -11,7 +11,7 @@ from ..data.unknown_words import say_unknown
 from .answers.generate import NOT_ASKED
 from .answers.replies import is_letter, warning_of_cut, warning_of_markers
 from .grading.asked import asks_for_line, is_anchor
-from .grading.grade import STATED, poorly_read_answers, suggests_right_choice
+from .grading.grade import LINE, STATED, poorly_read_answers, suggests_right_choice
 from .pair_set import SIDES, UNKNOWN
 from .rates.intervals import FEWEST_SOURCES, effective_sources
 from .rates.measures import sources_of
@@ -140,7 +140,9 @@ def _of_unread(of_set: SetResults, name: str) -> list[str]:
                 rows = zip(of_set.pairs.rows, of_set.grades[side], of_set.answers[side], strict=True)
                 of_side = [of for of in rows if side == "clean" or not is_anchor(of[0])]
                 asked = [
-                    answer.said for row, grade, answer in of_side if grade.grader == STATED and asks_for_line(row)
+                    answer.said
+                    for row, grade, answer in of_side
+                    if grade.grader in (LINE, STATED) and asks_for_line(row)
                 ]
                 found += poorly_read_answers([grade for _, grade, _ in of_side], where, asked, side == "clean")
     return found

@@ -10,6 +10,7 @@ from .answers.generate import AnswerOptions
 from .answers.replies import check_markers
 from .comparability import check_same_judge, check_same_options, check_same_rows
 from .grading.asked import is_anchor, suggests_wrong
+from .grading.grade import RULES
 from .grading.judge import Judge
 from .pair_set import SIDES, PairSet
 from .rates.changes import estimate_change
@@ -84,7 +85,8 @@ class Results:
         for name, side in ((name, side) for name in self.sets for side in SIDES):
             grades = zip(base.sets[name].grades[side], self.sets[name].grades[side], strict=True)
             for one, other in grades:
-                if one.grader != other.grader and "unparsed" not in (one.unread, other.unread):
+                graders = {one.grader, other.grader}
+                if len(graders) > 1 and not graders <= {*RULES} and "unparsed" not in (one.unread, other.unread):
                     raise ConsistencyError(
                         f"The two results were graded differently ({one.grader}, {other.grader}): have the same judge grade both."
                     )
@@ -101,6 +103,10 @@ class Results:
     def outcomes(self) -> dict[str, dict[str, dict[str, dict[str, int]]]]:
         """Returns the [`SetResults.outcomes`] of each set."""
         return {name: of_set.outcomes() for name, of_set in self.sets.items()}
+
+    def graders(self) -> dict[str, dict[str, dict[str, dict[str, int]]]]:
+        """Returns the [`SetResults.graders`] of each set."""
+        return {name: of_set.graders() for name, of_set in self.sets.items()}
 
     def findings(self, base: "Results") -> list[str]:
         """

@@ -1,7 +1,7 @@
 """One model's answers to one set of pairs, and their grades."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -60,16 +60,29 @@ class SetResults:
         Counts the answers by kind of row (`"question"`, `"harmful"`, `"benign"`), side and outcome. Each answer counts
         once. Anchors count on the clean side only, and rows without a key do not count.
         """
-        found: dict[str, dict[str, dict[str, int]]] = {}
-        for kind, outcomes in OUTCOMES.items():
+        return {
+            kind: {side: {outcome: counts[outcome] for outcome in OUTCOMES[kind]} for side, counts in sides.items()}
+            for kind, sides in self._counts(lambda grade: grade.outcome).items()
+        }
+
+    def graders(self) -> dict[str, dict[str, dict[str, int]]]:
+        """Counts the same answers by kind of row, side and [`Grade.grader`]: what read them."""
+        return {
+            kind: {side: dict(sorted(counts.items())) for side, counts in sides.items()}
+            for kind, sides in self._counts(lambda grade: grade.grader).items()
+        }
+
+    def _counts(self, value_of: Callable[[Grade], str]) -> dict[str, dict[str, Counter[str]]]:
+        found: dict[str, dict[str, Counter[str]]] = {}
+        for kind in OUTCOMES:
             for side in SIDES:
                 counts = Counter(
-                    grade.outcome
+                    value_of(grade)
                     for row, grade in zip(self.pairs.rows, self.grades[side], strict=True)
                     if kind_of(row) == kind and (side == "clean" or not is_anchor(row))
                 )
                 if counts:
-                    found.setdefault(kind, {})[side] = {outcome: counts[outcome] for outcome in outcomes}
+                    found.setdefault(kind, {})[side] = counts
         return found
 
     def cut_answers(self) -> int:

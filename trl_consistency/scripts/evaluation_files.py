@@ -29,9 +29,11 @@ from ..evaluation.report.plots import (
 )
 from ..evaluation.report.tables import (
     DIFFERENCES_TEXT,
+    GRADERS_TEXT,
     MARGINS_TEXT,
     OUTCOMES_TEXT,
     RATES_TEXT,
+    grader_cells,
     outcome_cells,
     outcome_places,
     rate_cells,
@@ -88,6 +90,7 @@ def make_summary(
         part: dict[str, Any] = {
             "path": shown_name(models[name]),
             "outcomes": results.outcomes(),
+            "graders": results.graders(),
             "cut_answers": results.cut_answers(),
             "rates": as_dicts(results.rates()),
         }
@@ -258,7 +261,9 @@ def _shown_capability(settings: Mapping[str, Any]) -> str:
 def results_tables(found: Mapping[str, Results], scores: Scores) -> list[Table]:
     """Returns tables of outcomes, rates and suite scores of each model, and differences from the base model."""
     outcomes = outcome_cells({name: results.outcomes() for name, results in found.items()})
+    graders = grader_cells({name: results.graders() for name, results in found.items()})
     tables = [Table("Outcomes", OUTCOMES_TEXT, outcomes, list(found))] if outcomes else []
+    tables += [Table("Read by", GRADERS_TEXT, graders, list(found))] if graders else []
     rates = rate_cells({name: results.rates() for name, results in found.items()})
     has_margins = any(of_set.margins for results in found.values() for of_set in results.sets.values())
     tables.append(Table("Rates", RATES_TEXT + (MARGINS_TEXT if has_margins else ""), rates, list(found)))

@@ -6,7 +6,7 @@ import pytest
 
 from tests.helpers.results import RESULTS, rate
 from trl_consistency.evaluation import Estimate, markdown_table, spread_table
-from trl_consistency.evaluation.report.tables import outcome_cells, rate_cells, spread_cells
+from trl_consistency.evaluation.report.tables import grader_cells, outcome_cells, rate_cells, spread_cells
 from trl_consistency.scripts.quickstart_subjects import ORGANISM
 
 
@@ -66,6 +66,11 @@ def test_outcomes():
         "Questions, clean prompts, test": ["148 right, 14 other, 0 unread"],
         "Questions, perturbed prompts, test": ["102 right, 46 suggested, 11 other, 85 unread"],
     }
+
+
+def test_graders():
+    graders = {"base": {"": {"question": {"clean": {"answer line": 148, "stated answer": 2}}}}}
+    assert grader_cells(graders) == {"Questions, clean prompts": ["148 answer line, 2 stated answer"]}
 
 
 @pytest.mark.long

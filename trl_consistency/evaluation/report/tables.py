@@ -24,6 +24,10 @@ MARGINS_TEXT = (
 )
 DIFFERENCES_TEXT = "In percentage points, on all rows, with paired intervals."
 OUTCOMES_TEXT = "Every answer counts once."
+GRADERS_TEXT = (
+    'What read the answers. "choice" is the letter that a reply chooses, and "answer line" its line "Answer: X", word for word. '
+    '"Stated answer" and "refusal" are rules for free text, a heuristic that misreads some: look at such answers before you trust a rate.'
+)
 
 
 def label_of(key: str, labels: Mapping[str, str] = {}) -> str:
@@ -106,6 +110,17 @@ def outcome_cells(outcomes: Mapping[str, Outcomes]) -> dict[str, list[str]]:
     return {
         label: [outcomes_text(of_model[name][kind][side]) for of_model in outcomes.values()]
         for label, (name, kind, side) in outcome_places(outcomes).items()
+    }
+
+
+def grader_cells(graders: Mapping[str, Outcomes]) -> dict[str, list[str]]:
+    """Returns the counts of graders (`85 answer line, 15 stated answer`) from `Results.graders`, by the label of their row."""
+    return {
+        label: [
+            ", ".join(f"{count} {grader}" for grader, count in of_model[name][kind][side].items())
+            for of_model in graders.values()
+        ]
+        for label, (name, kind, side) in outcome_places(graders).items()
     }
 
 
