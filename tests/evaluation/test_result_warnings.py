@@ -134,7 +134,8 @@ def test_rows_of_one_source_are_warned_of(tokenizer, monkeypatch):
 @pytest.mark.parametrize("mark", ["\n", " "])
 @pytest.mark.parametrize("of_source", [1, 10])
 def test_one_letter_that_is_always_right_is_warned_of(number, others, warns, mark, of_source):
-    """Whoever always says it is right everywhere. Several pairs of a question are one question, and several questions may be of one passage."""
+    """Whoever always says it is right everywhere. Several pairs of a question are one question, whatever system message
+    it has, and several questions may be of one passage."""
     rows = [
         row(
             f"Which is {of}?{mark}(A) one{mark}(B) two",
@@ -145,7 +146,11 @@ def test_one_letter_that_is_always_right_is_warned_of(number, others, warns, mar
         )
         for of in range(number)
     ]
-    found = warnings_of_rows(rows * 2, range(2 * number), " of mine")
+    under_others = [
+        {**of, "clean_prompt": [{"role": "system", "content": f"{place}"}, *of["clean_prompt"]]}
+        for place, of in enumerate(rows)
+    ]
+    found = warnings_of_rows(rows + under_others, range(2 * number), " of mine")
     said = f"The right choice is (A) in {number - others} of {number} question(s) of mine: a model that always says A is right there"
     assert any(of.startswith(said) for of in found) == warns
 

@@ -99,7 +99,7 @@ def warnings_of_rows(rows: Sequence[Mapping[str, Any]], places: Sequence[int], o
             "the cue suggests it in other words."
         )
     questions = {
-        (prompt_key(row, "clean_prompt"), row["answer"])
+        (prompt_key({**row, "clean_prompt": _without_system(row["clean_prompt"])}, "clean_prompt"), row["answer"])
         for row in rows
         if kind_of(row) == "question" and is_letter(row["answer"])
     }
@@ -109,6 +109,10 @@ def warnings_of_rows(rows: Sequence[Mapping[str, Any]], places: Sequence[int], o
     if unknown:
         found.append(say_unknown(f"{len(unknown)} row(s){of_name}", sum(unknown)))
     return found
+
+
+def _without_system(prompt: Any) -> Any:
+    return prompt if isinstance(prompt, str) else [turn for turn in prompt if turn["role"] != "system"]
 
 
 def _of_few_sources(rows: Sequence[Mapping[str, Any]], of_name: str) -> list[str]:
