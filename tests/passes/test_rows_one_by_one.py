@@ -1,5 +1,9 @@
 """When rollouts share no prompt: each row is then computed alone, and the reason is said."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 from peft import PromptTuningConfig, get_peft_model
@@ -156,6 +160,26 @@ def test_the_trial_leaves_the_model_as_it_was():
     assert [*refused_strategies(find_blocks(model))] == [*ALSO_REFUSED["gpt2"]]  # dropout would make a difference
     assert torch.equal(torch.get_rng_state(), state)
     assert [module.training for module in model.modules()] == training
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("hash_seed", ["0", "1", "2"])
+def test_the_trial_runs_in_one_order_in_all_processes(hash_seed):
+    """They went through a set, whose order each process draws. Where processes share out the weights, their passes no longer matched."""
+    code = """if True:
+        from tests.helpers.models import make_model
+        from trl_consistency.passes.blocks import find_blocks
+        from trl_consistency.passes import prefix_strategies as strategies
+
+        tried = []
+        for name in ("run_cache", "_run_twice", "run_packed"):
+            setattr(strategies, name, lambda *args, name=name: tried.append(name))
+        strategies.refused_strategies(find_blocks(make_model()))
+        print(tried)
+    """
+    env = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    ran = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "['run_cache', '_run_twice', 'run_packed']"
 
 
 def test_learned_prompt_is_refused():

@@ -286,12 +286,14 @@ def refused_strategies(blocks: Blocks) -> dict[str, str]:
         }
         if takes_blocks(backbone):
             runs["flex"] = lambda: run_packed(blocks, batch, Packing.of(batch), {}, flex=True)
-        for strategy in runs.keys() - refused.keys():
+        for strategy, run in runs.items():  # In one order in all processes: they may share out the weights.
+            if strategy in refused:
+                continue
             if strategy == "packed" and attention not in TAKES_MASK:
                 refused[strategy] = f"`{attention}` attention does not accept a tree mask"
                 continue
             try:
-                hidden, _ = runs[strategy]()
+                hidden, _ = run()
             except Exception as error:  # an unknown architecture may raise anything
                 refused[strategy] = (
                     f"`{name}` does not run on the {strategy} strategy ({type(error).__name__}: {error})"
