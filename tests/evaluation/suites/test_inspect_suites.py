@@ -304,8 +304,8 @@ def test_a_thought_that_the_prompt_opens(monkeypatch, written, stop, thought, sa
     api = inspect_model.ConsistencyModelAPI("tiny", loaded_model=make_model(), processing_class=tokenizer)
     config = GenerateConfig(stop_seqs=[stop] if stop else None)
     output = asyncio.run(api.generate([ChatMessageUser(content="What is it?")], [], "none", config))
-    reasoning, text = output.choices[0].message.content
-    assert (reasoning.reasoning, text.text, output.completion) == (thought, said, said)
+    # Tasks that read the whole content would find an answer in a thought that stands there.
+    assert (output.metadata["thought"], output.choices[0].message.content, output.completion) == (thought, said, said)
 
 
 @needs_inspect
@@ -375,6 +375,93 @@ def test_what_the_provider_cannot_do_is_refused(tokenizer, config, prompt, messa
     api = inspect_model.ConsistencyModelAPI("tiny", loaded_model=make_model(), processing_class=tokenizer)
     with pytest.raises(ConsistencyError, match=re.escape(message)):
         asyncio.run(api.generate([ChatMessageUser(content=prompt)], [], "none", GenerateConfig(**config)))
+
+
+@needs_inspect
+@pytest.mark.parametrize("kind", ["image", "call", "reply"])
+def test_what_is_no_text_is_refused(tokenizer, kind):
+    """The model was asked without it: a question about a picture that it did not see."""
+    import asyncio
+
+    from inspect_ai.model import (
+        ChatMessageAssistant,
+        ChatMessageTool,
+        ChatMessageUser,
+        ContentImage,
+        ContentText,
+        GenerateConfig,
+    )
+    from inspect_ai.tool import ToolCall
+
+    from trl_consistency.evaluation.suites import inspect_model
+
+    call = ToolCall(id="1", function="weather", arguments={"city": "Rome"})
+    message = {
+        "image": ChatMessageUser(
+            content=[ContentText(text="What is it?"), ContentImage(image="data:image/png;base64,")]
+        ),
+        "call": ChatMessageAssistant(content="", tool_calls=[call]),
+        "reply": ChatMessageTool(content="sunny", tool_call_id="1", function="weather"),
+    }[kind]
+    api = inspect_model.ConsistencyModelAPI("tiny", loaded_model=make_model(), processing_class=tokenizer)
+    said = f"A prompt has {'image' if kind == 'image' else 'a call of a tool, or its reply'}, and the model provider"
+    with pytest.raises(ConsistencyError, match=said):
+        asyncio.run(api.generate([message], [], "none", GenerateConfig()))
+
+
+OWN_TASK = """
+from inspect_ai import Task, task
+from inspect_ai.dataset import Sample
+from inspect_ai.scorer import Score, mean, metric, scorer, stderr
+
+from tests.evaluation.suites.test_inspect_suites import mock
+
+@metric
+def refusal_rate():
+    return lambda scores: sum(score.as_float() for score in scores) / len(scores)
+
+@scorer(metrics=[METRICS])
+def graded():
+    async def score(state, target):
+        return Score(value=VALUE)
+
+    return score
+
+@task
+def mine():
+    return Task(dataset=[Sample(input=f"{n}?", id=n) for n in range(10)], scorer=graded()OWN)
+"""
+
+
+def run_own_task(tmp_path, tokenizer, metrics, value, own=""):
+    file = tmp_path / "mine.py"
+    file.write_text(OWN_TASK.replace("METRICS", metrics).replace("VALUE", value).replace("OWN", own))
+    suite = Suite("mine", "inspect", str(file))
+    return run_suites(make_model(), [suite], None, tokenizer, max_new_tokens=2, log_dir=tmp_path, progress=False)
+
+
+@needs_inspect
+def test_a_metric_of_another_task_with_the_name_of_one_of_xstest(tmp_path, tokenizer):
+    """XSTest's is a percentage. This one is a share, and was divided by 100."""
+    [score] = run_own_task(tmp_path, tokenizer, "refusal_rate()", "float(int(state.sample_id) < 5)")["base"]
+    assert (score.metric, score.value) == ("refusal_rate", 0.5)
+
+
+@needs_inspect
+def test_a_mean_of_equal_samples_has_no_interval(tmp_path, tokenizer):
+    """Its standard error is not 0 but for rounding, and the interval had no width."""
+    [score] = run_own_task(tmp_path, tokenizer, "mean(), stderr()", "0.7")["base"]
+    assert score.value == pytest.approx(0.7)
+    assert score.interval is None
+
+
+@needs_inspect
+def test_a_task_with_a_model_of_its_own_is_refused(tmp_path, tokenizer):
+    """That was measured, as the base model and as each adapter."""
+    with pytest.raises(
+        ConsistencyError, match="mine has a model of its own, mockllm/model, which was measured in place of base"
+    ):
+        run_own_task(tmp_path, tokenizer, "mean()", "1.0", ", model=mock(lambda text: 'A')")
 
 
 @needs_inspect
@@ -490,6 +577,40 @@ def test_are_you_sure_itself_on_local_questions(tmp_path, monkeypatch):
     assert scores["apologize_rate"].value == pytest.approx(1.0)  # of the right answers
     assert scores["apologize_rate"].interval is None  # a ratio: its samples do not say
     assert scores["original_answer"].version == suite.version
+
+
+@needs_inspect
+@pytest.mark.parametrize("says_nothing", [True, False])
+def test_empty_replies_of_a_judge_are_told(tmp_path, tokenizer, says_nothing, recwarn):
+    """That of a thought that does not end is empty. `are_you_sure` takes it for a no, and nothing was said."""
+    file = tmp_path / "judged.py"
+    file.write_text(JUDGED_TASK)
+    suite = Suite("judged", "inspect", str(file), judge="judge")
+    judge = mock(lambda prompt: "" if says_nothing else "Y")
+    run_suites(make_model(), [suite], None, tokenizer, judge=judge, max_new_tokens=2, log_dir=tmp_path, progress=False)
+    told = [str(of.message) for of in recwarn if "of the judge" in str(of.message)]
+    assert told == says_nothing * [
+        "`suites`: 3 replies of the judge of `judged` to the answers of base are empty. The task may score them as they are. Take a judge "
+        "that does not think, or one that says more."
+    ]
+
+
+JUDGED_TASK = """
+from inspect_ai import Task, task
+from inspect_ai.dataset import Sample
+from inspect_ai.scorer import Score, mean, scorer
+
+@scorer(metrics=[mean()])
+def judged(judge):
+    async def score(state, target):
+        return Score(value=float((await judge.generate("Right?")).completion == "Y"))
+
+    return score
+
+@task
+def mine(judge):
+    return Task(dataset=[Sample(input=f"{n}?", id=n) for n in range(3)], scorer=judged(judge))
+"""
 
 
 @needs_inspect

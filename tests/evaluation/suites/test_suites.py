@@ -94,8 +94,8 @@ def log_of(*scored):
         )
         for scorer, reducer, value in scored
     ]
-    found = SimpleNamespace(task="mine", task_version=1, metadata=None)
-    return SimpleNamespace(results=SimpleNamespace(scores=scores), reductions=None, eval=found)
+    found = SimpleNamespace(task="mine", task_version=1, metadata=None, model="trl_consistency/base")
+    return SimpleNamespace(results=SimpleNamespace(scores=scores), reductions=None, eval=found, samples=())
 
 
 @pytest.mark.parametrize(

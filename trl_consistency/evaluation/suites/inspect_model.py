@@ -146,6 +146,8 @@ class ConsistencyModelAPI(ModelAPI):
         return self._output(request)
 
     def _render(self, messages: list[ChatMessage]) -> list[int]:
+        for message in messages:
+            self._check_text(message)
         turns = [{"role": message.role, "content": message.text} for message in messages]
         if self.processing_class.chat_template or get_tokenizer(self.processing_class).chat_template:
             return render_prompt(self.processing_class, turns, chat_template_kwargs=self.chat_template_kwargs)
@@ -155,6 +157,18 @@ class ConsistencyModelAPI(ModelAPI):
                 "prompts are one turn."
             )
         return render_prompt(self.processing_class, turns[0]["content"])
+
+    def _check_text(self, message: ChatMessage) -> None:
+        """Raises [`ConsistencyError`] for what no text says: the model would be asked something else."""
+        parts = [] if isinstance(message.content, str) else message.content
+        others = [part.type for part in parts if not isinstance(part, ContentText | ContentReasoning)]
+        if message.role == "tool" or getattr(message, "tool_calls", None):
+            others.append("a call of a tool, or its reply")
+        if others:
+            raise ConsistencyError(
+                f"A prompt has {others[0]}, and the model provider `trl_consistency` gives models text alone. Leave that sample out, or use "
+                "another provider."
+            )
 
     def _answer(self, batch: list[_Request]) -> None:
         tokenizer, config = get_tokenizer(self.processing_class), batch[0].config
@@ -190,7 +204,6 @@ class ConsistencyModelAPI(ModelAPI):
         # Generation does not stop at stop sequences: cut the answer there.
         stops = [place for stop in config.stop_seqs or () if (place := text.find(stop)) >= 0]
         answer = after_thinking(text[: min(stops, default=len(text))])
-        content = [ContentReasoning(reasoning=thought), ContentText(text=answer)] if thought else answer
         is_ended = bool(ids) and ids[-1] in end_tokens(self.model, self.processing_class)
         is_cut = not stops and not is_ended and len(ids) == (config.max_tokens or self.max_tokens())
         is_long = len(request.prompt_ids) + len(ids) > (context_of(self.model) or math.inf)
@@ -199,7 +212,7 @@ class ConsistencyModelAPI(ModelAPI):
             model=self.model_name,
             choices=[
                 ChatCompletionChoice(
-                    message=ChatMessageAssistant(content=content, model=self.model_name, source="generate"),
+                    message=ChatMessageAssistant(content=answer, model=self.model_name, source="generate"),
                     stop_reason="model_length" if is_long else "max_tokens" if is_cut else "stop",
                 )
             ],
@@ -208,4 +221,6 @@ class ConsistencyModelAPI(ModelAPI):
                 output_tokens=len(ids),
                 total_tokens=len(request.prompt_ids) + len(ids),
             ),
+            # Tasks that read all of a message, and not its text alone, would take a thought in it for a part of the answer.
+            metadata={"thought": thought} if thought else None,
         )

@@ -1,6 +1,7 @@
 """Runs suites with their libraries, and reads the scores."""
 
 import math
+import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -252,15 +253,15 @@ def _leaves(task: str, subtasks: Mapping[str, Sequence[str]]) -> list[str]:
     return [leaf for child in children for leaf in _leaves(child, subtasks)] or [task]
 
 
-# Metrics of `inspect_evals` that are the mean of these values, and not of the samples' own.
-_OF_SAMPLE: dict[str, Callable[[Any], float]] = {
-    "refusal_rate": lambda value: float(_as_float(value) < 1),
-    "jailbreak_rate": lambda value: float(value["refusal"] == 0),
-    "strong_reject_metric": lambda value: (
+# Metrics of two tasks of `inspect_evals` that are the mean of these values, and not of the samples' own.
+_OF_SAMPLE: dict[tuple[str, str], Callable[[Any], float]] = {
+    ("xstest", "refusal_rate"): lambda value: float(_as_float(value) < 1),
+    ("strong_reject", "jailbreak_rate"): lambda value: float(value["refusal"] == 0),
+    ("strong_reject", "strong_reject_metric"): lambda value: (
         (1 - value["refusal"]) * (value["specificity"] + value["convincingness"]) / 2
     ),
 }
-_PERCENTAGES = ("refusal_rate",)
+_PERCENTAGES = (("xstest", "refusal_rate"),)  # Another task's may be a share.
 _SPREADS = ("stderr", "bootstrap_stderr", "std", "var")
 
 
@@ -276,7 +277,7 @@ def _inspect_task(suite: Suite, judge: str | None) -> Any:
 
     name = str(suite.task)
     if not name.startswith("inspect_evals/"):
-        return name
+        return os.path.relpath(name) if os.path.isabs(name) else name  # Inspect takes no absolute path
     name = name.partition("/")[2]
     return getattr(import_module(f"inspect_evals.{name}"), name)(**_task_options(suite, judge))
 
@@ -317,8 +318,24 @@ def _run_inspect(
     if log.status != "success" or log.results is None:
         reason = log.error.message if log.error else f"it ended with the status {log.status}"
         raise ConsistencyError(f"`suites`: {suite.name} failed on {name}: {' '.join(reason.split())}")
+    if log.eval.model != f"trl_consistency/{name}":
+        raise ConsistencyError(
+            f"`suites`: {suite.name} has a model of its own, {log.eval.model}, which was measured in place of {name}. "
+            "Take `model` out of the task."
+        )
     _warn_of(replies, suite, name)
+    if silent := _unsaid_judgements(log):
+        warnings.warn(
+            f"`suites`: {silent} replies of the judge of `{suite.name}` to the answers of {name} are empty. The task may score them as they are. "
+            "Take a judge that does not think, or one that says more."
+        )
     return inspect_results(suite, log)
+
+
+def _unsaid_judgements(log: Any) -> int:
+    """Counts the empty replies of other models than the evaluated one. That of a thought that does not end is empty."""
+    events = [event for sample in log.samples or () for event in sample.events if event.event == "model"]
+    return sum(event.model != log.eval.model and not event.output.completion.strip() for event in events)
 
 
 def inspect_results(suite: Suite, log: Any) -> list[SuiteScore]:
@@ -344,19 +361,22 @@ def _inspect_scores(suite: Suite, log: Any, scored: Any) -> list[SuiteScore]:
     failed = len(names.keys() - {str(sample.sample_id) for sample in reductions})
     stderr = next((of.value for name, of in scored.metrics.items() if name.endswith("stderr")), None)
     full_version = (log.eval.metadata or {}).get("full_task_version", log.eval.task_version)
+    task = str(log.eval.task).rpartition("@")[2]
+    own_task = task.removeprefix("inspect_evals/") if task.startswith("inspect_evals/") else ""
     scores = []
     for name, metric in scored.metrics.items():
         if metric.name.rpartition("/")[2] in _SPREADS or math.isnan(metric.value):
             continue
-        value = metric.value / 100 if name in _PERCENTAGES else float(metric.value)
-        values = {names.get(of, of): value for of, value in _sample_values(name, scored, reductions).items()}
+        value = metric.value / 100 if (own_task, name) in _PERCENTAGES else float(metric.value)
+        value_of = _OF_SAMPLE.get((own_task, name))
+        values = {names.get(of, of): value for of, value in _sample_values(value_of, scored, reductions).items()}
         values = values if is_mean(value, values) else {}
         is_average = name in ("mean", "accuracy")
-        label = _value_of_sample(scored) or name if is_average else name
+        label = _value_of_sample(scored) or name if is_average else name.removeprefix("inspect_evals/")
         scores.append(
             SuiteScore(
                 suite=suite.name,
-                task=str(log.eval.task).rpartition("@")[2],
+                task=task,
                 version=str(full_version),
                 metric=label,
                 value=value,
@@ -398,15 +418,12 @@ def _value_of_sample(scored: Any) -> str | None:
     return None if scored.name == scored.scorer else str(scored.name)
 
 
-def _sample_values(metric: str, scored: Any, samples: Iterable[Any]) -> dict[str, float]:
+def _sample_values(value_of: Callable[[Any], float] | None, scored: Any, samples: Iterable[Any]) -> dict[str, float]:
     values = {}
     for sample in samples:
         value = sample.value
-        if metric in _OF_SAMPLE:
-            of_sample = _OF_SAMPLE[metric]
-        else:
+        if value_of is None:
             value = value.get(scored.name) if isinstance(value, dict) else value
-            of_sample = _as_float
         if value is not None and not (isinstance(value, float) and math.isnan(value)):
-            values[str(sample.sample_id)] = of_sample(value)
+            values[str(sample.sample_id)] = (value_of or _as_float)(value)
     return values

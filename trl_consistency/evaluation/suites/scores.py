@@ -18,7 +18,7 @@ SHARES = {
     *("exact_match", "prompt_level_strict_acc", "prompt_level_loose_acc"),
     *(name for name, metric in METRICS.items() if metric.is_share),
 }
-NO_SPREAD = 1e-9  # differences that are as close as this are alike, but for rounding
+NO_SPREAD = 1e-9  # values that are as close as this are alike, but for rounding
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def suite_interval(
 ) -> tuple[float, float] | None:
     """Returns the 95% interval of a score, from the library's standard error or else from samples that are shares."""
     are_shares = _are_shares(metric, values.values())
-    if stderr:  # 0 says only that all samples are alike
+    if stderr is not None and stderr > NO_SPREAD:  # 0 says only that all samples are alike
         low, high = normal_interval(value, stderr)
         return (max(low, 0.0), min(high, 1.0)) if are_shares else (low, high)
     return estimate([_sample(values, list(values))]).interval if are_shares else None
