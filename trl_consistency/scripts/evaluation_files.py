@@ -263,7 +263,6 @@ def results_tables(found: Mapping[str, Results], scores: Scores) -> list[Table]:
     outcomes = outcome_cells({name: results.outcomes() for name, results in found.items()})
     graders = grader_cells({name: results.graders() for name, results in found.items()})
     tables = [Table("Outcomes", OUTCOMES_TEXT, outcomes, list(found))] if outcomes else []
-    tables += [Table("Read by", GRADERS_TEXT, graders, list(found))] if graders else []
     rates = rate_cells({name: results.rates() for name, results in found.items()})
     has_margins = any(of_set.margins for results in found.values() for of_set in results.sets.values())
     tables.append(Table("Rates", RATES_TEXT + (MARGINS_TEXT if has_margins else ""), rates, list(found)))
@@ -271,6 +270,8 @@ def results_tables(found: Mapping[str, Results], scores: Scores) -> list[Table]:
     if others:
         text = DIFFERENCES_TEXT + (" Those of margins are in nats per token." if has_margins else "")
         tables.append(Table("Differences from the base model", text, rate_cells(others), list(others)))
+    if graders:
+        tables.append(Table("Read by", GRADERS_TEXT, graders, list(found)))
     return tables + suite_tables(scores)
 
 
