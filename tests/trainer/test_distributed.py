@@ -184,7 +184,7 @@ def test_two_processes_equal_one(tmp_path, sharp_model, one_process, quick_resul
 @pytest.mark.slow
 @pytest.mark.parametrize(("row", "adapter", "name"), QUANTISED)
 def test_two_processes_follow_one_on_nf4_weights(tmp_path, sharp_model, one_process, row, adapter, name):
-    """As near as sums in another order come in bfloat16, in which all but the adapter is computed."""
+    """As near as sums in another order come in bfloat16, in which all but the adapter is computed. DeepSpeed holds that in bfloat16, too."""
     needs_deepspeed(name)
     script, method = RUNS[row]
     others = {"given": True} if script == PAIRED else {}
@@ -195,7 +195,8 @@ def test_two_processes_follow_one_on_nf4_weights(tmp_path, sharp_model, one_proc
     two = run(tmp_path / "two", sharp_model, name, script, adapter, method, **others)
     moved = one["weights"] - one["before"]
     assert moved.abs().max() > 5e-3
-    assert (two["weights"] - one["weights"]).norm() < 0.01 * moved.norm()
+    assert (two["weights"].dtype == torch.bfloat16) == name.startswith("ZeRO")
+    assert (two["weights"] - one["weights"].to(two["weights"].dtype)).float().norm() < 0.01 * moved.norm()
     # By the sampled token it is a mean of terms of either sign, here near 0: a share of it says little.
     assert two["metrics"]["eval_loss"] == pytest.approx(one["metrics"]["eval_loss"], rel=1e-2, abs=1e-3)
 

@@ -19,6 +19,7 @@ from trl_consistency.evaluation import (
     generate_answers,
     run_suites,
 )
+from trl_consistency.evaluation.rates.measures import sources_of
 from trl_consistency.evaluation.suites import registry as suites
 
 
@@ -97,6 +98,7 @@ def test_pairs_have_the_rates_that_a_hand_counts(tmp_path):
     assert found == RATES
     assert all(score.value == pytest.approx(RATES[name][0] / RATES[name][1]) for name, score in scores.items())
     assert {score.version for score in scores.values()} == {str(PAIRS_VERSION)}
+    assert sorted(scores["sycophancy"].sources.values()) == sorted(sources_of(PAIRS)), "differences go by them"
 
 
 @needs_inspect

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from scipy.stats import ttest_rel
 
 from tests.helpers.models import make_model, make_tokenizer
 from trl_consistency import ConsistencyError
@@ -22,6 +23,7 @@ from trl_consistency.evaluation import (
     run_suites,
     suites_table,
 )
+from trl_consistency.evaluation.rates.changes import estimate_change
 from trl_consistency.evaluation.rates.intervals import Sample, estimate
 from trl_consistency.evaluation.suites import registry as suites
 from trl_consistency.evaluation.suites import runs as suite_runs
@@ -190,12 +192,34 @@ def test_interval_of_a_difference_covers():
 
 
 def test_other_means_are_compared_by_their_samples_too():
-    from scipy import stats
-
     before, after = [0.5, 1.0, 2.5, 3.0], [1.0, 1.0, 3.5, 3.0]
     [difference] = compare_suites([score(before)], [score(after)])
-    expected = stats.ttest_rel(after, before).confidence_interval()
+    expected = ttest_rel(after, before).confidence_interval()
     assert difference.interval == pytest.approx((expected.low, expected.high))
+
+
+@pytest.mark.parametrize("as_shares", [True, False])
+def test_differences_go_by_the_clusters_of_the_samples(as_shares):
+    """Twenty samples of each of six sources, which are all alike, counted as 120: the difference seemed sure, beside figures that did not."""
+    of_sources = {"before": [1, 1, 1, 1, 0, 0], "after": [1, 0, 0, 0, 0, 0]}
+    base, other = (
+        score([value if as_shares else 0.5 * value for value in of_source for _ in range(20)])
+        for of_source in of_sources.values()
+    )
+    sources = {str(number): str(number // 20) for number in range(120)}
+    [difference] = compare_suites([replace(base, sources=sources)], [replace(other, sources=sources)])
+    if as_shares:
+        before, after = (
+            Sample([bool(value) for value in of_source for _ in range(20)], list(sources.values()))
+            for of_source in of_sources.values()
+        )
+        expected = estimate_change(before, after).interval
+    else:
+        alone = ttest_rel(*([0.5 * value for value in of_sources[name]] for name in ("after", "before")))
+        expected = tuple(alone.confidence_interval())
+    assert difference.interval == pytest.approx(expected)
+    assert difference.interval[1] > 0
+    assert compare_suites([base], [other])[0].interval[1] < 0
 
 
 def test_only_samples_that_both_have_are_compared():

@@ -376,17 +376,6 @@ def outcomes_text(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count or outcome == "unread")
 
 
-def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Returns Student's 95% interval of the mean of independent values (not of shares), or None for fewer than two."""
-    if len(values) < 2:
-        return None
-    from scipy.stats import t
-
-    half = float(t.ppf((1 + LEVEL) / 2, len(values) - 1)) * float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    mean = float(np.mean(values))
-    return mean - half, mean + half
-
-
 def normal_interval(value: float, standard_error: float) -> tuple[float, float]:
     """Returns the 95% interval of an estimate with a known standard error."""
     return value - 1.96 * standard_error, value + 1.96 * standard_error

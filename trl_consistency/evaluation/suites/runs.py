@@ -359,7 +359,9 @@ def _inspect_scores(suite: Suite, log: Any, scored: Any) -> list[SuiteScore]:
     reductions = [samples for of in log.reductions or () if of.scorer == scored.scorer for samples in of.samples]
     names = _sample_names(getattr(log, "samples", None) or ())
     failed = len(names.keys() - {str(sample.sample_id) for sample in reductions})
-    stderr = next((of.value for name, of in scored.metrics.items() if name.endswith("stderr")), None)
+    error = next((of for name, of in scored.metrics.items() if name.endswith("stderr")), None)
+    stderr = None if error is None else error.value
+    sources = _sources(log, names, getattr(error, "params", {}).get("cluster"))
     full_version = (log.eval.metadata or {}).get("full_task_version", log.eval.task_version)
     task = str(log.eval.task).rpartition("@")[2]
     own_task = task.removeprefix("inspect_evals/") if task.startswith("inspect_evals/") else ""
@@ -380,13 +382,21 @@ def _inspect_scores(suite: Suite, log: Any, scored: Any) -> list[SuiteScore]:
                 version=str(full_version),
                 metric=label,
                 value=value,
-                interval=suite_interval(label, value, stderr if is_average else None, values),
+                interval=suite_interval(label, value, stderr if is_average else None, values, sources),
                 total=scored.scored_samples or 0,
                 unscored=(scored.unscored_samples or 0) + failed,
                 values=values,
+                sources=sources,
             )
         )
     return scores
+
+
+def _sources(log: Any, names: Mapping[str, str], cluster: str | None) -> dict[str, str]:
+    """Returns the cluster of each sample, a key of its metadata that the standard error goes by, by the sample's name."""
+    if cluster is None:
+        return {}
+    return {names[str(sample.id)]: str(sample.metadata[cluster]) for sample in log.samples or ()}
 
 
 def _sample_names(samples: Iterable[Any]) -> dict[str, str]:

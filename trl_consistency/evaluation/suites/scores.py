@@ -8,7 +8,7 @@ from typing import Any
 from ...errors import ConsistencyError
 from ...pages import cells_table
 from ..rates.changes import estimate_change
-from ..rates.intervals import Sample, estimate, mean_interval, normal_interval
+from ..rates.intervals import Sample, Values, estimate, estimate_mean, normal_interval
 from ..rates.measures import METRICS
 
 
@@ -46,6 +46,8 @@ class SuiteScore:
             Number of other samples, for example those that failed, or for which the judge's reply could not be read.
         values (`Mapping[str, float]`, *optional*):
             The metric of each sample, if the score is their mean. Differences are computed from them.
+        sources (`Mapping[str, str]`, *optional*):
+            The cluster of each sample, where the library's standard error has clusters. By default each sample is one.
     """
 
     suite: str
@@ -57,6 +59,7 @@ class SuiteScore:
     total: int
     unscored: int = 0
     values: Mapping[str, float] = field(default_factory=dict, repr=False)
+    sources: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -97,8 +100,8 @@ def compare_suites(base: Iterable[SuiteScore], other: Iterable[SuiteScore]) -> l
 
     Returns:
         `list[SuiteScore]`: Differences of the scores that both have. If the samples are known, only common samples
-        count, and the interval is paired: Newcombe's for shares, Student's for other means. Where all differences of such a mean
-        are alike, there is no interval. Without a common sample the difference is NaN, of 0 samples.
+        count, and the interval is paired, by the clusters of the samples: Newcombe's for shares, Student's for other means. Where all
+        differences of such a mean are alike, there is no interval. Without a common sample the difference is NaN, of 0 samples.
 
     Raises:
         [`ConsistencyError`]: If a suite ran in two versions of its task.
@@ -116,7 +119,7 @@ def compare_suites(base: Iterable[SuiteScore], other: Iterable[SuiteScore]) -> l
             )
         shared = [sample for sample in score.values if sample in before.values]
         if shared:
-            value, interval = _paired(score.metric, before.values, score.values, shared)
+            value, interval = _paired(score.metric, before.values, score.values, shared, score.sources)
             total = len(shared)
         elif score.values and before.values:
             value, interval, total = math.nan, None, 0
@@ -156,30 +159,43 @@ def suite_cells(scores: Mapping[str, Sequence[SuiteScore]]) -> dict[str, list[st
 
 
 def suite_interval(
-    metric: str, value: float, stderr: float | None, values: Mapping[str, float]
+    metric: str,
+    value: float,
+    stderr: float | None,
+    values: Mapping[str, float],
+    sources: Mapping[str, str] = {},
 ) -> tuple[float, float] | None:
     """Returns the 95% interval of a score, from the library's standard error or else from samples that are shares."""
     are_shares = _are_shares(metric, values.values())
     if stderr is not None and stderr > NO_SPREAD:  # 0 says only that all samples are alike
         low, high = normal_interval(value, stderr)
         return (max(low, 0.0), min(high, 1.0)) if are_shares else (low, high)
-    return estimate([_sample(values, list(values))]).interval if are_shares else None
+    return estimate([_sample(values, list(values), sources)]).interval if are_shares else None
 
 
 def _paired(
-    metric: str, before: Mapping[str, float], after: Mapping[str, float], shared: Sequence[str]
+    metric: str,
+    before: Mapping[str, float],
+    after: Mapping[str, float],
+    shared: Sequence[str],
+    sources: Mapping[str, str],
 ) -> tuple[float, tuple[float, float] | None]:
     """Returns the mean difference on the common samples, with its 95% interval."""
     if _are_shares(metric, (of_model[sample] for of_model in (before, after) for sample in shared)):
-        found = estimate_change(_sample(before, shared), _sample(after, shared))
+        found = estimate_change(_sample(before, shared, sources), _sample(after, shared, sources))
         return found.value, found.interval
     differences = [after[sample] - before[sample] for sample in shared]
     are_alike = max(differences) - min(differences) <= NO_SPREAD  # which shows no spread: an interval of no width
-    return sum(differences) / len(differences), None if are_alike else mean_interval(differences)
+    found = estimate_mean(Values(differences, _clusters(shared, sources)), with_interval=not are_alike)
+    return found.value, found.interval
 
 
-def _sample(values: Mapping[str, float], names: Sequence[str]) -> Sample:
-    return Sample([values[name] == 1.0 for name in names], names)
+def _sample(values: Mapping[str, float], names: Sequence[str], sources: Mapping[str, str]) -> Sample:
+    return Sample([values[name] == 1.0 for name in names], _clusters(names, sources))
+
+
+def _clusters(names: Sequence[str], sources: Mapping[str, str]) -> list[str]:
+    return [sources.get(name, name) for name in names]
 
 
 def _are_shares(metric: str, values: Iterable[float]) -> bool:
