@@ -34,9 +34,14 @@ def weight_files(folder: Path) -> list[Path]:
     """Returns the weight files of a model, whether they exist or not."""
     if (whole := folder / SAFE_WEIGHTS_NAME).exists():
         return [whole]
-    if (index := folder / SAFE_WEIGHTS_INDEX_NAME).is_file():
-        return [folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
-    return sorted(folder.glob("*.safetensors"))
+    return indexed_files(folder) or sorted(folder.glob("*.safetensors"))
+
+
+def indexed_files(folder: Path) -> list[Path]:
+    """Returns the weight files that a model's index names, or none without an index."""
+    if not (index := folder / SAFE_WEIGHTS_INDEX_NAME).is_file():
+        return []
+    return [folder / name for name in sorted(set(json.loads(index.read_text())["weight_map"].values()))]
 
 
 def stored_in(file: Path) -> dict[str, tuple[str, list[int]]]:

@@ -14,7 +14,7 @@ from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS
 
 from ..errors import ConsistencyError, one_line
 from ..json_files import fault_in
-from ..weight_files import ADAPTER_CONFIG, folder_of, shapes_in
+from ..weight_files import ADAPTER_CONFIG, folder_of, indexed_files, shapes_in, weight_files
 
 
 def check_model_folder(name: str, revision: str | None = None) -> None:
@@ -35,6 +35,25 @@ def check_model_folder(name: str, revision: str | None = None) -> None:
         return  # missing files will be downloaded
     check_weights(folder)
     _check_generation_config(folder / GENERATION_CONFIG_NAME)
+
+
+def check_engine_weights(name: str) -> None:
+    """
+    Raises [`ConsistencyError`] for a folder of which vLLM would read other weight files than transformers: it reads Mistral's
+    `consolidated*.safetensors` before all others, the files of the index before `model.safetensors`, and without an index all.
+    """
+    folder = Path(name)
+    if not folder.is_dir():
+        return
+    read = set(weight_files(folder))
+    found = set(folder.glob("*.safetensors"))
+    indexed = set(indexed_files(folder))
+    of_vllm = set(folder.glob("consolidated*.safetensors")) or (found & indexed if indexed else found)
+    if other := sorted(of_vllm ^ read):
+        raise ConsistencyError(
+            f"{name}: vLLM would read other weights than transformers, which differ in {other[0].name}. Move the files that are no part of the "
+            "model out of this folder, or leave vLLM out."
+        )
 
 
 def _no_such_model(name: str) -> str:

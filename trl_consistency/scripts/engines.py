@@ -29,6 +29,8 @@ from ..generation.options import end_tokens
 from ..models.architecture import check_architecture
 from ..models.base_state import restored
 from ..models.checks import context_of
+from ..models.embedded_models import resolve_model
+from ..models.folder_checks import check_engine_weights
 from ..models.loading import BASE, check_loadable, is_adapter_folder, put_adapter
 from ..rollouts.adapter_server import make_readable
 from ..rollouts.adapter_sync import (
@@ -80,6 +82,8 @@ def check_engine(
         raise ConsistencyError("`engine` vllm needs the package `vllm`: `pip install 'trl[vllm]'`.")
     if PartialState().num_processes > 1:
         raise ConsistencyError("`engine` vllm runs in one process: start without several processes.")
+    if engine == VLLM and not is_adapter_folder(name):
+        check_engine_weights(resolve_model(name))
     if load_in_4bit:
         raise ConsistencyError(
             "`load_in_4bit` is not available with `engine` vllm, which would answer with other weights. Leave one out."

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 from peft import PeftModel
@@ -361,6 +362,8 @@ def test_two_spellings_of_an_answer_are_refused_by_the_task(tmp_path):
     [
         ({"frequency_penalty": 1.0}, "What?", "does not know `frequency_penalty`"),
         ({"num_choices": 2}, "What?", "does not know `num_choices`"),
+        ({"reasoning_effort": "low"}, "What?", "does not know `reasoning_effort`"),
+        ({"extra_body": {"repetition_penalty": 5}}, "What?", "does not know `extra_body`"),
         ({"top_p": 0.5}, "What?", "`top_p` is given, but without a `temperature`"),
         ({"top_k": 5}, "What?", "`top_k` is given, but without a `temperature`"),
         ({}, "What? " * 400, "tokens, which leaves no room in the context of tiny, 512"),
@@ -484,6 +487,82 @@ def test_samples_are_named_by_what_they_ask(tmp_path):
 
 
 @needs_inspect
+def test_samples_that_ask_the_same_are_named_by_their_metadata(tmp_path):
+    """They were paired by their place, which a task may shuffle. What a solver adds to the metadata is of one model."""
+    from inspect_ai import Task
+    from inspect_ai.dataset import MemoryDataset, Sample
+    from inspect_ai.scorer import Score, mean, scorer
+    from inspect_ai.solver import solver
+
+    @solver
+    def note():
+        async def solve(state, generate):
+            state.metadata["noted"] = len(found)
+            return state
+
+        return solve
+
+    @scorer(metrics=[mean()])
+    def graded():
+        async def score(state, target):
+            return Score(value=float(state.metadata["number"] % 2))
+
+        return score
+
+    found = []
+    for order in ((0, 1, 2, 3), (3, 0, 2, 1)):
+        samples = [Sample(input="Which?", metadata={"number": number}) for number in order]
+        task = Task(dataset=MemoryDataset(samples), solver=note(), scorer=graded())
+        found.append(inspect_scores(task, mock(str), tmp_path)["mean"])
+    assert found[0].values == found[1].values
+    assert len(found[0].values) == 4
+
+
+@needs_inspect
+def test_a_group_has_its_own_number_of_samples(tmp_path):
+    """It was that of all."""
+    from inspect_ai import Task
+    from inspect_ai.dataset import Sample
+    from inspect_ai.scorer import Score, grouped, mean, scorer
+
+    @scorer(metrics=[grouped(mean(), "of")])
+    def graded():
+        async def score(state, target):
+            return Score(value=float(state.sample_id == 1))
+
+        return score
+
+    samples = [Sample(input=f"{number}?", id=number, metadata={"of": "ab"[number > 2]}) for number in range(1, 9)]
+    scores = inspect_scores(Task(dataset=samples, scorer=graded()), mock(str), tmp_path)
+    counts = {name: (score.value, score.total, len(score.values)) for name, score in scores.items()}
+    assert counts == {"a": (0.5, 2, 2), "b": (0.0, 6, 6), "all": (0.125, 8, 8)}
+
+
+@needs_inspect
+@pytest.mark.parametrize("judge", ["model_graded_qa()", "model_graded_qa(model=mock(lambda text: 'GRADE: C'))"])
+def test_models_that_judge_themselves_are_told(tmp_path, tokenizer, judge, recwarn):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from inspect_ai import Task, task\nfrom inspect_ai.dataset import Sample\nfrom inspect_ai.scorer import model_graded_qa\n"
+        "from tests.evaluation.suites.test_inspect_suites import mock\n\n@task\ndef mine():\n"
+        f"    return Task(dataset=[Sample(input=f'{{n}}?', target='1') for n in range(3)], scorer={judge})\n"
+    )
+    model = make_model()
+    model.config.max_position_embeddings = 4096
+    with suppress(ConsistencyError):  # No reply of the tiny model is a grade.
+        run_suites(model, [Suite("mine", "inspect", str(file))], None, tokenizer, max_new_tokens=2, log_dir=tmp_path)
+    told = [str(of.message) for of in recwarn if "judged by base itself" in str(of.message)]
+    assert len(told) == (judge == "model_graded_qa()")
+
+
+@needs_inspect
+def test_samples_that_a_limit_ended_are_told(tmp_path, tokenizer, recwarn):
+    run_own_task(tmp_path, tokenizer, "mean()", "1.0", ", message_limit=1")
+    [told] = [str(of.message) for of in recwarn if "limit of the task" in str(of.message)]
+    assert "10 of 10 samples of base in `mine` were ended by a limit of the task (10 by message)" in told
+
+
+@needs_inspect
 def test_strong_reject_itself_on_local_requests(tmp_path, monkeypatch):
     from inspect_ai.dataset import MemoryDataset
 
@@ -592,7 +671,7 @@ def test_empty_replies_of_a_judge_are_told(tmp_path, tokenizer, says_nothing, re
     run_suites(make_model(), [suite], None, tokenizer, judge=judge, max_new_tokens=2, log_dir=tmp_path, progress=False)
     told = [str(of.message) for of in recwarn if "of the judge" in str(of.message)]
     assert told == says_nothing * [
-        "`suites`: 3 replies of the judge of `judged` to the answers of base are empty. The task may score them as they are. Take a judge "
+        "`suites`: 3 of 3 replies of the judge of `judged` to the answers of base are empty. The task may score them as they are. Take a judge "
         "that does not think, or one that says more."
     ]
 

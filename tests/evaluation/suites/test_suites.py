@@ -351,7 +351,10 @@ def asked_of(*samples):
     """A log of Inspect with the metric `accuracy` of samples: their id, input and value, which a failed one lacks."""
     values = [value for *_, value in samples if value is not None]
     log = log_of(("match", None, sum(values) / len(values)))
-    log.samples = [SimpleNamespace(id=of, epoch=1, input=text, choices=None) for of, text, _ in samples]
+    log.samples = [
+        SimpleNamespace(id=of, epoch=1, input=text, choices=None, events=(), target="", metadata={})
+        for of, text, _ in samples
+    ]
     reduced = [SimpleNamespace(sample_id=of, value=value) for of, _, value in samples if value is not None]
     log.reductions = [SimpleNamespace(scorer="match", samples=reduced)]
     log.results.scores[0].scored_samples = len(reduced)

@@ -32,17 +32,18 @@ from ..answers.replies import after_thinking, split_thought
 from .reply_counts import Replies
 
 
-# Options of Inspect that would give other answers, and that this provider does not know
-_UNKNOWN = (
-    *("best_of", "frequency_penalty", "logit_bias", "logprobs", "num_choices", "presence_penalty", "response_schema"),
-    *("top_logprobs",),
+# Options of Inspect that this provider follows, or that Inspect itself does, or that do not change what is answered
+_KNOWN = (
+    *("max_tokens", "temperature", "top_p", "top_k", "seed", "stop_seqs", "system_message", "max_connections"),
+    *("cache", "cache_prompt", "batch", "max_retries", "timeout", "attempt_timeout", "stream_idle_timeout"),
+    *("adaptive_connections", "max_tool_output", "parallel_tool_calls", "internal_tools", "reasoning_history"),
 )
 
 
 def _check_config(config: GenerateConfig) -> None:
     """Raises [`ConsistencyError`] for options that would have no effect."""
-    for name in _UNKNOWN:
-        if getattr(config, name, None):
+    for name in config.model_fields_set - {*_KNOWN}:
+        if getattr(config, name):
             raise ConsistencyError(f"The model provider `trl_consistency` does not know `{name}`. Leave it out.")
     for name, neutral in (("top_p", 1), ("top_k", 0)):
         if config.temperature is None and getattr(config, name) not in (None, neutral):

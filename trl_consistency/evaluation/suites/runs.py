@@ -324,18 +324,45 @@ def _run_inspect(
             "Take `model` out of the task."
         )
     _warn_of(replies, suite, name)
-    if silent := _unsaid_judgements(log):
-        warnings.warn(
-            f"`suites`: {silent} replies of the judge of `{suite.name}` to the answers of {name} are empty. The task may score them as they are. "
-            "Take a judge that does not think, or one that says more."
-        )
+    for warning in _warnings_of(log, suite.name, name):
+        warnings.warn(warning)
     return inspect_results(suite, log)
 
 
-def _unsaid_judgements(log: Any) -> int:
-    """Counts the empty replies of other models than the evaluated one. That of a thought that does not end is empty."""
-    events = [event for sample in log.samples or () for event in sample.events if event.event == "model"]
-    return sum(event.model != log.eval.model and not event.output.completion.strip() for event in events)
+def _warnings_of(log: Any, suite: str, name: str) -> list[str]:
+    """Returns what to say of the samples of a log that were not answered or judged as they are meant to be."""
+    found = []
+    samples = log.samples or ()
+    if limits := Counter(sample.limit.type for sample in samples if sample.limit):
+        kinds = ", ".join(f"{count} by {kind}" for kind, count in limits.items())
+        found.append(
+            f"`suites`: {limits.total()} of {len(samples)} samples of {name} in `{suite}` were ended by a limit of the task ({kinds}). They are scored "
+            "as they are, with a part of the reply or none."
+        )
+    judgements = [event for sample in samples for event in _judgements(sample.events)]
+    if silent := sum(not event.output.completion.strip() for event in judgements):
+        found.append(
+            f"`suites`: {silent} of {len(judgements)} replies of the judge of `{suite}` to the answers of {name} are empty. The task may score them as "
+            "they are. Take a judge that does not think, or one that says more."
+        )
+    if any(event.model == log.eval.model for event in judgements):
+        found.append(
+            f"`suites`: the answers of {name} to `{suite}` are judged by {name} itself, and those of another model would be by that one. Name a judge "
+            "in the task."
+        )
+    return found
+
+
+def _judgements(events: Iterable[Any]) -> Iterable[Any]:
+    """Yields what scorers asked of models."""
+    span = None
+    for event in events:
+        if event.event == "span_begin" and event.type == "scorers":
+            span = event.id
+        elif event.event == "span_end" and event.id == span:
+            span = None
+        elif event.event == "model" and span is not None:
+            yield event
 
 
 def inspect_results(suite: Suite, log: Any) -> list[SuiteScore]:
@@ -371,9 +398,11 @@ def _inspect_scores(suite: Suite, log: Any, scored: Any) -> list[SuiteScore]:
             continue
         value = metric.value / 100 if (own_task, name) in _PERCENTAGES else float(metric.value)
         value_of = _OF_SAMPLE.get((own_task, name))
-        values = {names.get(of, of): value for of, value in _sample_values(value_of, scored, reductions).items()}
-        values = values if is_mean(value, values) else {}
+        of_group = _of_group(metric, log, reductions)
+        values = {names.get(of, of): value for of, value in _sample_values(value_of, scored, of_group).items()}
+        is_part = len(of_group) < len(reductions)
         is_average = name in ("mean", "accuracy")
+        counted, values = len(values), values if is_mean(value, values) else {}
         label = _value_of_sample(scored) or name if is_average else name.removeprefix("inspect_evals/")
         scores.append(
             SuiteScore(
@@ -383,13 +412,24 @@ def _inspect_scores(suite: Suite, log: Any, scored: Any) -> list[SuiteScore]:
                 metric=label,
                 value=value,
                 interval=suite_interval(label, value, stderr if is_average else None, values, sources),
-                total=scored.scored_samples or 0,
-                unscored=(scored.unscored_samples or 0) + failed,
+                total=counted if is_part else scored.scored_samples or 0,
+                unscored=len(of_group) - counted if is_part else (scored.unscored_samples or 0) + failed,
                 values=values,
                 sources=sources,
             )
         )
     return scores
+
+
+def _of_group(metric: Any, log: Any, reductions: Sequence[Any]) -> Sequence[Any]:
+    """Returns the samples that a metric is of: those of a group, or all."""
+    key = (getattr(metric, "params", None) or {}).get("group_key")
+    groups = {str(sample.id): str((sample.metadata or {}).get(key)) for sample in log.samples or ()} if key else {}
+    return (
+        [of for of in reductions if groups[str(of.sample_id)] == metric.name]
+        if metric.name in groups.values()
+        else reductions
+    )
 
 
 def _sources(log: Any, names: Mapping[str, str], cluster: str | None) -> dict[str, str]:
@@ -402,25 +442,31 @@ def _sources(log: Any, names: Mapping[str, str], cluster: str | None) -> dict[st
 def _sample_names(samples: Iterable[Any]) -> dict[str, str]:
     """
     Returns a name for each sample of a log by its id, which is the same for each model. An id that is a number may be a place in an
-    order that was shuffled anew: such a sample is named by what it asks.
+    order that was shuffled anew: such a sample is named by what it asks, and where several ask the same, by its metadata, too.
     """
-    names: dict[str, str] = {}
+    by_id = {str(sample.id): sample for sample in sorted(samples, key=lambda of: of.epoch, reverse=True)}
+    names = {of: digest_of(_asked(sample)) if isinstance(sample.id, int) else of for of, sample in by_id.items()}
+    for name, count in Counter(names.values()).items():
+        if count > 1:
+            alike = [of for of in by_id if names[of] == name]
+            names |= {of: digest_of([name, *_given(by_id[of])]) for of in alike}
     counts: Counter[str] = Counter()
-    for sample in sorted(samples, key=lambda of: of.epoch):
-        if str(sample.id) in names:
-            continue
-        name = str(sample.id)
-        if isinstance(sample.id, int):
-            turns = (
-                sample.input
-                if isinstance(sample.input, str)
-                else [of.model_dump(exclude={"id"}) for of in sample.input]
-            )
-            name = digest_of([turns, sorted(sample.choices or ())])
-            counts[name] += 1
-            name = f"{name}/{counts[name]}"
-        names[str(sample.id)] = name
+    for of in sorted(names, key=lambda of: int(of) if of.isdigit() else 0):
+        counts[names[of]] += 1
+        names[of] += f"/{counts[names[of]]}" if isinstance(by_id[of].id, int) else ""
     return names
+
+
+def _given(sample: Any) -> tuple[Any, Any]:
+    """Returns the target and the metadata of a sample as the task gave them: solvers may add to them."""
+    given = next((event.sample for event in sample.events if event.event == "sample_init"), sample)
+    return given.target, given.metadata
+
+
+def _asked(sample: Any) -> list[Any]:
+    text = sample.input
+    turns = text if isinstance(text, str) else [turn.model_dump(exclude={"id"}) for turn in text]
+    return [turns, sorted(sample.choices or ())]
 
 
 def _value_of_sample(scored: Any) -> str | None:

@@ -10,6 +10,7 @@ from ...log import get_logger
 from ...models.base_files import has_comparable_files, other_base_weight, other_weight
 from ...models.checks import LOADING, OTHER_WEIGHTS
 from ...models.config_changes import OF_TRAINING, changed_config_keys
+from ...models.folder_checks import check_engine_weights
 from ...passes.reference import adapter_changes_base
 from ...upstream import get_config_model_id
 
@@ -61,7 +62,10 @@ def check_engine_files(model: Any, args: Any, sends_weights: bool = False) -> No
             f"`use_vllm` loads the model from its files, whose config is another one than here ({', '.join(changed)}). Change config.json in "
             "a copy of the model and name that, or leave `use_vllm` out."
         )
-    if isinstance(model, str) or sends_weights:
+    if sends_weights:
+        return
+    check_engine_weights(model if isinstance(model, str) else get_config_model_id(model.config))
+    if isinstance(model, str):
         return
     is_adapter = is_peft_model(model)
     if is_adapter and adapter_changes_base(model.active_peft_config):  # which is refused for itself
