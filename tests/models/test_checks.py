@@ -1,5 +1,7 @@
 """What is right passes the checks of a model and its adapter."""
 
+import json
+
 import pytest
 from peft import LoraConfig, OFTConfig, get_peft_model
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
@@ -7,6 +9,7 @@ from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 from tests.helpers.models import make_config, make_model
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.models.checks import check_model, config_of, context_of
+from trl_consistency.models.folder_checks import check_engine_weights
 
 
 LONGER = {"factor": 4.0, "rope_theta": 10000.0, "original_max_position_embeddings": 512}
@@ -72,3 +75,27 @@ def test_trained_base_weights_that_no_adapter_saves(tmp_path):
     model.get_base_model().model.norm.weight.requires_grad_(True)
     with pytest.raises(ConsistencyError, match=r"trains weights .*model\.norm\.weight.*not saved"):
         check_model(model, make_config(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("files", "index", "other"),
+    [
+        (["model"], None, None),
+        (["model", "model_before"], None, "model_before"),  # the last one won
+        (["part-1", "part-2"], ["part-1", "part-2"], None),
+        (["part-1", "part-2", "adapter_model"], ["part-1", "part-2"], None),
+        (["model", "part-1"], ["part-1"], "model"),  # transformers reads it, and vLLM the index
+        (["part-1", "consolidated"], ["part-1"], "consolidated"),
+    ],
+)
+def test_a_folder_of_which_vllm_would_read_other_weights_is_refused(tmp_path, files, index, other):
+    """It answered with those, and nothing was said."""
+    for name in files:
+        (tmp_path / f"{name}.safetensors").touch()
+    if index is not None:
+        of_names = {"weight_map": {f"weight {name}": f"{name}.safetensors" for name in index}}
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps(of_names))
+    if other is None:
+        return check_engine_weights(str(tmp_path))
+    with pytest.raises(ConsistencyError, match=f"which differ in {other}.safetensors. Move the files"):
+        check_engine_weights(str(tmp_path))

@@ -8,7 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from peft import IA3Config, LoraConfig, get_peft_model
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 
 from tests.helpers.evaluate_command import pair, save_adapter, write
@@ -213,6 +215,9 @@ def test_refusals(in_process, served, options, adapters, model_dir, tmp_path, mo
     assert "vLLM serves LoRA adapters only" in refused("--engine", "vllm", "--adapters", str(tmp_path / "ia3"))
     model.save_pretrained(tmp_path / "whole")
     assert "names the whole model" in refused("--engine", "vllm", "--adapters", str(tmp_path / "whole"))
+    save_file({"stray": torch.zeros(2)}, model_dir / "before.safetensors")
+    assert "which differ in before.safetensors" in refused("--engine", "vllm")
+    (model_dir / "before.safetensors").unlink()
     served.loads_adapters = False
     assert "does not load adapters while it runs" in refused("--engine", served.url)
     served.loads_adapters = True
