@@ -45,6 +45,10 @@ def test_other_prompts_have_another_digest_and_the_same_have_the_same():
     np.testing.assert_array_equal(digests_of(data.select(range(1, 4))), digests[1:4])
     np.testing.assert_array_equal(digests_of(data.with_format("torch")), digests)
     np.testing.assert_array_equal(digests_of(ROWS), digests)
+    [one], [other] = (
+        digests_of([{"clean_prompt": text, "perturbed_prompt": text}]) for text in ("café?", "cafe\u0301? ")
+    )
+    assert one == other
 
 
 def test_of_chats_it_is_what_is_asked():
@@ -56,6 +60,9 @@ def test_of_chats_it_is_what_is_asked():
         {side: [{**message, "name": None} for message in plain[side]] for side in plain},  # as Arrow adds keys
         {side: [{**of, "content": [{"type": "text", "text": of["content"]}]} for of in plain[side]] for side in plain},
         plain | {"tools": [{}], "chat_template_kwargs": {"enable_thinking": False}, "clean_ids": [1]},
+        {
+            side: [{**of, "content": f"{of['content']} \n"} for of in plain[side]] for side in plain
+        },  # as an editor leaves it
     ]
     others = [
         chat(user("P?")),

@@ -7,6 +7,7 @@ import pytest
 
 from tests.helpers.models import make_model
 from tests.helpers.vllm_stand_in import LLM, SamplingParams, served  # noqa: F401
+from trl_consistency.errors import ConsistencyError
 from trl_consistency.generation.answer_engine import ONE, AnswerEngine, EngineInProcess, EngineOnServer
 
 
@@ -61,6 +62,25 @@ def test_answers_that_a_server_broke_off_are_asked_for_again(served, model_dir):
     served.complete = broken_off
     assert engine.answer(*asked) == expected
     assert not breaks
+
+
+def test_a_limit_of_the_server_is_an_error(served, model_dir):  # noqa: F811
+    """Its answers were shorter than was asked for, and a warning told to ask for more."""
+    engine = EngineOnServer(served.url, str(model_dir), {ONE: None}, 1, 5.0, "test")
+    engine.start()
+    complete = served.complete
+
+    def cut(**body):
+        reply = complete(**body)
+        for choice in reply["choices"]:
+            choice |= {"token_ids": choice["token_ids"][:2], "finish_reason": "length"}
+        return reply
+
+    served.complete = cut
+    asked = [[5, 6, 7], [8, 9]], [ONE]
+    assert engine.answer(*asked, {"temperature": 0.0, "max_tokens": 2, "stop_token_ids": []})
+    with pytest.raises(ConsistencyError, match="cut an answer after 2 tokens, before the 4 that were asked for"):
+        engine.answer(*asked, {"temperature": 0.0, "max_tokens": 4, "stop_token_ids": []})
 
 
 @pytest.mark.parametrize("where", ["in the process", "on a server"])

@@ -218,6 +218,12 @@ FAULTS = {
         lambda s: instead(s, COMPLETIONS, edited(s, without("token_ids"))),
         r"did not answer with token ids",
     ),
+    "a limit of its own": (
+        lambda s: instead(
+            s, COMPLETIONS, edited(s, lambda cs: [{**c, "token_ids": [5], "finish_reason": "length"} for c in cs])
+        ),
+        r"cut an answer after 1 tokens, before the \d+ that were asked for",
+    ),
     "no token ids of prompts": (
         lambda s: instead(s, COMPLETIONS, edited(s, without("prompt_token_ids"))),
         r"did not answer with token ids",

@@ -38,9 +38,15 @@ def repeated_rows(rows: Iterable[Mapping[str, Any]]) -> int:
     return counts.total() - len(counts)
 
 
+def normal_text(text: str) -> str:
+    """Returns a text without spaces at its ends and at those of its lines, in one Unicode form: what differs in these says the same."""
+    lines = unicodedata.normalize("NFC", text).strip().splitlines()
+    return "\n".join(line.rstrip() for line in lines)
+
+
 def _plain(prompt: Any) -> Any:
     if isinstance(prompt, str):
-        return _text(prompt)
+        return normal_text(prompt)
     if not isinstance(prompt, list):
         return prompt
     turns = [{**turn, "content": _content(turn.get("content"))} if isinstance(turn, dict) else turn for turn in prompt]
@@ -56,12 +62,7 @@ def _plain(prompt: Any) -> Any:
 def _content(content: Any) -> Any:
     if isinstance(content, list) and all(isinstance(of, dict) and of.get("type") == "text" for of in content):
         content = "".join(str(block.get("text") or "") for block in content)
-    return _text(content) if isinstance(content, str) else content
-
-
-def _text(text: str) -> str:
-    lines = unicodedata.normalize("NFC", text).strip().splitlines()
-    return "\n".join(line.rstrip() for line in lines)
+    return normal_text(content) if isinstance(content, str) else content
 
 
 def _digest(value: Any) -> int:

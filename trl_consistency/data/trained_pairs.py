@@ -16,6 +16,7 @@ from .folders import TRAINED_PAIRS
 from .messages import without_none
 from .pairs import PROMPT_COLUMNS
 from .rendering import Prompt, message_text
+from .repeats import normal_text
 
 
 logger = get_logger(__name__)
@@ -23,8 +24,8 @@ logger = get_logger(__name__)
 
 def digests_of(pairs: Dataset | Sequence[Mapping[str, Any]], are_anchors: bool = False) -> np.ndarray:
     """
-    Returns digests of pairs of prompts as they are written, and not as a chat template renders them: another date in it, or another
-    system message before both prompts, makes no other pair.
+    Returns digests of pairs of prompts as they are written, and not as a chat template renders them: another date in it, another
+    system message before both prompts, or spaces at the ends of lines, make no other pair.
 
     Args:
         pairs ([`~datasets.Dataset`] or `Sequence[Mapping[str, Any]]`):
@@ -83,7 +84,7 @@ def _digest(clean: Prompt, perturbed: Prompt) -> int:
 
 
 def _written(prompt: Prompt) -> Prompt:
-    """Returns a prompt without what a data set adds to its messages, and with their content as text."""
+    """Returns a prompt without what a data set adds to its messages, and with their content as text that says the same."""
     if isinstance(prompt, str):
-        return prompt
-    return [{**without_none(message), "content": message_text(message)} for message in prompt]
+        return normal_text(prompt)
+    return [{**without_none(message), "content": normal_text(message_text(message))} for message in prompt]

@@ -126,6 +126,11 @@ class BoundedClient:
         reply = self._json(self._request("post", url, self.request_seconds, json=json))
         if _was_broken_off(reply):
             raise Unanswered("it broke off answers (`finish_reason` abort)")
+        if limit := _own_limit(reply, (json or {}).get("max_tokens")):
+            raise ConsistencyError(
+                f"The vLLM server at {self.base_url} cut an answer after {limit} tokens, before the {json['max_tokens']} that were asked for: it has a "
+                "limit of its own. Start it with `--generation-config vllm`, and without `max_new_tokens` in `--override-generation-config`."
+            )
         return reply
 
     def ask(self, url: str, content: Any) -> tuple[int, str]:
@@ -249,6 +254,17 @@ def _was_broken_off(reply: Any) -> bool:
     return isinstance(choices, list) and any(
         isinstance(of, dict) and of.get("finish_reason") == "abort" for of in choices
     )
+
+
+def _own_limit(reply: Any, asked: int | None) -> int | None:
+    """Returns after how many tokens a server cut an answer that had not as many as were asked for, or None."""
+    choices = reply.get("choices") if isinstance(reply, dict) and asked else None
+    cut = [
+        len(of["token_ids"])
+        for of in choices or ()
+        if isinstance(of, dict) and of.get("finish_reason") == "length" and of.get("token_ids")
+    ]
+    return next((count for count in cut if asked and count < asked), None)
 
 
 def _may_be_same(one: str, other: str) -> bool:

@@ -1,6 +1,7 @@
 """The suites under Inspect: the pairs as a task of its own, and the suites themselves on local data."""
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -519,23 +520,77 @@ def test_samples_that_ask_the_same_are_named_by_their_metadata(tmp_path):
 
 
 @needs_inspect
-def test_a_group_has_its_own_number_of_samples(tmp_path):
+@pytest.mark.parametrize("template", ["{group_name}", "{group_name}_of"])
+@pytest.mark.parametrize("reducers", [None, ["mean", "max"]])
+def test_a_group_has_its_own_number_of_samples(tmp_path, template, reducers):
     """It was that of all."""
-    from inspect_ai import Task
+    from inspect_ai import Epochs, Task
     from inspect_ai.dataset import Sample
     from inspect_ai.scorer import Score, grouped, mean, scorer
 
-    @scorer(metrics=[grouped(mean(), "of")])
+    @scorer(metrics=[grouped(mean(), "of", name_template=template)])
     def graded():
         async def score(state, target):
+            if state.sample_id == 8:
+                raise ValueError("no reply")
             return Score(value=float(state.sample_id == 1))
 
         return score
 
     samples = [Sample(input=f"{number}?", id=number, metadata={"of": "ab"[number > 2]}) for number in range(1, 9)]
+    epochs = Epochs(2, reducers) if reducers else None
+    task = Task(dataset=samples, scorer=graded(), epochs=epochs, fail_on_error=False)
+    scores = inspect_scores(task, mock(str), tmp_path)
+    counts = {name: (score.value, score.total, score.unscored, len(score.values)) for name, score in scores.items()}
+    of_group = {"a": (0.5, 2, 0, 2), "b": (0.0, 5, 1, 5)}
+    assert counts | {template.format(group_name=name): of for name, of in of_group.items()} == counts
+    assert counts["all"] == (pytest.approx(1 / 7), 7, 1, 7)
+
+
+@needs_inspect
+def test_a_group_of_scores_with_several_values(tmp_path):
+    from inspect_ai import Task
+    from inspect_ai.dataset import Sample
+    from inspect_ai.scorer import Score, grouped, metric, scorer
+
+    @metric
+    def highest():
+        return lambda scores: max(score.score.value["x"] for score in scores)
+
+    @scorer(metrics=[grouped(highest(), "of")])
+    def graded():
+        async def score(state, target):
+            return Score(value={"x": float(state.sample_id), "y": 0.0})
+
+        return score
+
+    samples = [Sample(input=f"{number}?", id=number, metadata={"of": "ab"[number > 2]}) for number in range(1, 9)]
     scores = inspect_scores(Task(dataset=samples, scorer=graded()), mock(str), tmp_path)
-    counts = {name: (score.value, score.total, len(score.values)) for name, score in scores.items()}
-    assert counts == {"a": (0.5, 2, 2), "b": (0.0, 6, 6), "all": (0.125, 8, 8)}
+    assert {name: (of.value, of.total, of.unscored) for name, of in scores.items() if name != "all"} == {
+        "a": (2.0, 2, 0),
+        "b": (8.0, 6, 0),
+    }
+
+
+@needs_inspect
+@pytest.mark.parametrize("number", [8, "²"])
+def test_a_sample_without_a_cluster_is_one_of_its_own(tmp_path, number):
+    from inspect_ai import Task
+    from inspect_ai.dataset import Sample
+    from inspect_ai.scorer import Score, mean, scorer, stderr
+
+    @scorer(metrics=[mean(), stderr(cluster="of")])
+    def graded():
+        async def score(state, target):
+            return Score(value=math.nan if state.sample_id == number else float(state.sample_id))
+
+        return score
+
+    samples = [Sample(input=f"{of}?", id=of, metadata={"of": "ab"[of > 2]}) for of in range(1, 6)]
+    task = Task(dataset=[*samples, Sample(input="8?", id=number)], scorer=graded())
+    score = inspect_scores(task, mock(str), tmp_path)["mean"]
+    assert (score.value, score.total, score.unscored) == (3.0, 5, 1)
+    assert sorted(score.sources.values()) == sorted([*"aabbb", str(number)])
 
 
 @needs_inspect

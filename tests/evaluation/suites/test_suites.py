@@ -356,7 +356,7 @@ def asked_of(*samples):
         for of, text, _ in samples
     ]
     reduced = [SimpleNamespace(sample_id=of, value=value) for of, _, value in samples if value is not None]
-    log.reductions = [SimpleNamespace(scorer="match", samples=reduced)]
+    log.reductions = [SimpleNamespace(scorer="match", reducer=None, samples=reduced)]
     log.results.scores[0].scored_samples = len(reduced)
     return log
 

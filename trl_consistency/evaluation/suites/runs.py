@@ -383,7 +383,9 @@ def inspect_results(suite: Suite, log: Any) -> list[SuiteScore]:
 
 
 def _inspect_scores(suite: Suite, log: Any, scored: Any) -> list[SuiteScore]:
-    reductions = [samples for of in log.reductions or () if of.scorer == scored.scorer for samples in of.samples]
+    of_scorer = [of for of in log.reductions or () if of.scorer == scored.scorer]
+    of_reducer = [of for of in of_scorer if of.reducer == scored.reducer] or of_scorer
+    reductions = [sample for of in of_reducer for sample in of.samples]
     names = _sample_names(getattr(log, "samples", None) or ())
     failed = len(names.keys() - {str(sample.sample_id) for sample in reductions})
     error = next((of for name, of in scored.metrics.items() if name.endswith("stderr")), None)
@@ -398,11 +400,11 @@ def _inspect_scores(suite: Suite, log: Any, scored: Any) -> list[SuiteScore]:
             continue
         value = metric.value / 100 if (own_task, name) in _PERCENTAGES else float(metric.value)
         value_of = _OF_SAMPLE.get((own_task, name))
-        of_group = _of_group(metric, log, reductions)
+        group = _of_group(metric, log, reductions)
+        of_group, missing = group or (reductions, 0)
         values = {names.get(of, of): value for of, value in _sample_values(value_of, scored, of_group).items()}
-        is_part = len(of_group) < len(reductions)
         is_average = name in ("mean", "accuracy")
-        counted, values = len(values), values if is_mean(value, values) else {}
+        counted, values = len(values) or len(of_group), values if is_mean(value, values) else {}
         label = _value_of_sample(scored) or name if is_average else name.removeprefix("inspect_evals/")
         scores.append(
             SuiteScore(
@@ -412,8 +414,8 @@ def _inspect_scores(suite: Suite, log: Any, scored: Any) -> list[SuiteScore]:
                 metric=label,
                 value=value,
                 interval=suite_interval(label, value, stderr if is_average else None, values, sources),
-                total=counted if is_part else scored.scored_samples or 0,
-                unscored=len(of_group) - counted if is_part else (scored.unscored_samples or 0) + failed,
+                total=counted if group else scored.scored_samples or 0,
+                unscored=len(of_group) + missing - counted if group else (scored.unscored_samples or 0) + failed,
                 values=values,
                 sources=sources,
             )
@@ -421,22 +423,27 @@ def _inspect_scores(suite: Suite, log: Any, scored: Any) -> list[SuiteScore]:
     return scores
 
 
-def _of_group(metric: Any, log: Any, reductions: Sequence[Any]) -> Sequence[Any]:
-    """Returns the samples that a metric is of: those of a group, or all."""
-    key = (getattr(metric, "params", None) or {}).get("group_key")
-    groups = {str(sample.id): str((sample.metadata or {}).get(key)) for sample in log.samples or ()} if key else {}
-    return (
-        [of for of in reductions if groups[str(of.sample_id)] == metric.name]
-        if metric.name in groups.values()
-        else reductions
-    )
+def _of_group(metric: Any, log: Any, reductions: Sequence[Any]) -> tuple[Sequence[Any], int] | None:
+    """Returns the scored samples of the group that a metric is of, and how many others the group has, or None for a metric of all."""
+    params = getattr(metric, "params", None) or {}
+    if (key := params.get("group_key")) is None:
+        return None
+    template = params.get("name_template") or "{group_name}"
+    groups = {
+        str(sample.id): template.format(group_name=(sample.metadata or {}).get(key)) for sample in log.samples or ()
+    }
+    size = Counter(groups.values())[metric.name]
+    found = [of for of in reductions if groups.get(str(of.sample_id)) == metric.name]
+    return (found, size - len(found)) if size else None
 
 
 def _sources(log: Any, names: Mapping[str, str], cluster: str | None) -> dict[str, str]:
     """Returns the cluster of each sample, a key of its metadata that the standard error goes by, by the sample's name."""
     if cluster is None:
         return {}
-    return {names[str(sample.id)]: str(sample.metadata[cluster]) for sample in log.samples or ()}
+    return {
+        names[str(sample.id)]: str((sample.metadata or {}).get(cluster, sample.id)) for sample in log.samples or ()
+    }
 
 
 def _sample_names(samples: Iterable[Any]) -> dict[str, str]:
@@ -451,16 +458,16 @@ def _sample_names(samples: Iterable[Any]) -> dict[str, str]:
             alike = [of for of in by_id if names[of] == name]
             names |= {of: digest_of([name, *_given(by_id[of])]) for of in alike}
     counts: Counter[str] = Counter()
-    for of in sorted(names, key=lambda of: int(of) if of.isdigit() else 0):
+    for of in sorted(names, key=lambda of: by_id[of].id if isinstance(by_id[of].id, int) else 0):
         counts[names[of]] += 1
         names[of] += f"/{counts[names[of]]}" if isinstance(by_id[of].id, int) else ""
     return names
 
 
 def _given(sample: Any) -> tuple[Any, Any]:
-    """Returns the target and the metadata of a sample as the task gave them: solvers may add to them."""
+    """Returns the target and the metadata of a sample as the task gave them: solvers may add to them. Of choices, the target is a place."""
     given = next((event.sample for event in sample.events if event.event == "sample_init"), sample)
-    return given.target, given.metadata
+    return None if given.choices else given.target, given.metadata
 
 
 def _asked(sample: Any) -> list[Any]:
