@@ -44,6 +44,17 @@ def test_rows_of_the_training_split_are_pointed_out(tmp_path, max_pairs):
     assert load_sets([str(tmp_path)], ["train"], None, 0)["train"].in_train == (0, 0)
 
 
+@pytest.mark.parametrize("column", ["chat_template_kwargs", "tools"])
+def test_rows_of_the_training_split_are_pointed_out_whatever_variables_they_have(tmp_path, column):
+    """`targets` writes the recipe's into each row that it makes."""
+    given = {"chat_template_kwargs": {"no_think": True}, "tools": [{"type": "function", "function": {"name": "f"}}]}
+    train = [pair(number) | {column: given[column]} for number in range(4)]
+    write(tmp_path / "train.jsonl", train)
+    asked_bare = pair(9) | {"perturbed_prompt": train[0]["clean_prompt"]}  # as a pair of awareness has it
+    write(tmp_path / "test.jsonl", [pair(1), pair(2), asked_bare, pair(7)])
+    assert load_sets([str(tmp_path)], None, None, 0)["test"].in_train == (3, 2)
+
+
 @pytest.mark.parametrize("name", ["embedded:organism", "embedded:smollm2"])
 def test_splits_of_the_embedded_models_are_held_out(name):
     assert all(of_set.in_train == (0, 0) for of_set in load_sets([name], None, None, 0).values())

@@ -29,7 +29,16 @@ def prompt_key(row: Mapping[str, Any], *columns: str) -> str:
     prompt.
     """
     others = [without_none(parse_or_none(row.get(column))) or None for column in ("tools", "chat_template_kwargs")]
-    return json.dumps([*(_plain(row.get(column)) for column in columns), *others], default=str, sort_keys=True)
+    return _as_text([*(_plain(row.get(column)) for column in columns), *others])
+
+
+def messages_key(row: Mapping[str, Any], *columns: str) -> str:
+    """Returns a text as [`prompt_key`] does, whatever tools and template variables the rows have: these ask no other question."""
+    return _as_text([_plain(row.get(column)) for column in columns])
+
+
+def _as_text(content: list[Any]) -> str:
+    return json.dumps(content, default=str, sort_keys=True)
 
 
 def repeated_rows(rows: Iterable[Mapping[str, Any]]) -> int:

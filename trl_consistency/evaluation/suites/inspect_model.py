@@ -37,13 +37,15 @@ _KNOWN = (
     *("max_tokens", "temperature", "top_p", "top_k", "seed", "stop_seqs", "system_message", "max_connections"),
     *("cache", "cache_prompt", "batch", "max_retries", "timeout", "attempt_timeout", "stream_idle_timeout"),
     *("adaptive_connections", "max_tool_output", "parallel_tool_calls", "internal_tools", "reasoning_history"),
+    *("extra_headers", "fail_on_refusal"),
 )
+_NEUTRAL = {"num_choices": 1, "best_of": 1, "reasoning_effort": "none"}
 
 
 def _check_config(config: GenerateConfig) -> None:
     """Raises [`ConsistencyError`] for options that would have no effect."""
     for name in config.model_fields_set - {*_KNOWN}:
-        if getattr(config, name):
+        if getattr(config, name) and getattr(config, name) != _NEUTRAL.get(name):
             raise ConsistencyError(f"The model provider `trl_consistency` does not know `{name}`. Leave it out.")
     for name, neutral in (("top_p", 1), ("top_k", 0)):
         if config.temperature is None and getattr(config, name) not in (None, neutral):

@@ -347,8 +347,8 @@ def _warnings_of(log: Any, suite: str, name: str) -> list[str]:
         )
     if any(event.model == log.eval.model for event in judgements):
         found.append(
-            f"`suites`: the answers of {name} to `{suite}` are judged by {name} itself, and those of another model would be by that one. Name a judge "
-            "in the task."
+            f"`suites`: the scorer of `{suite}` asks {name} itself. If it has it judge its own answers, name a judge in the task: another model would "
+            "judge its own."
         )
     return found
 
@@ -361,7 +361,7 @@ def _judgements(events: Iterable[Any]) -> Iterable[Any]:
             span = event.id
         elif event.event == "span_end" and event.id == span:
             span = None
-        elif event.event == "model" and span is not None:
+        elif event.event == "model" and span is not None and event.error is None:  # else it was asked again
             yield event
 
 
