@@ -64,7 +64,6 @@ from .evaluation import EvaluationMixin
 from .run.base_model import find_changed_config, is_another_base
 from .run.best_checkpoint import missed_best, warn_of_choice
 from .run.checks import (
-    changed_by,
     check_delay,
     check_evaluation,
     check_extras,
@@ -73,6 +72,7 @@ from .run.checks import (
     check_trainable,
     check_training_options,
     check_weights_unchanged,
+    held_by,
     id_of,
     warn_of_earlier_reference,
     warn_of_rounding,
@@ -547,12 +547,12 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         waiting = {id(of) for of in self._waiting if of.requires_grad}
         if not waiting:
             return
-        new = waiting & changed_by(self.optimizer)
+        new = waiting & held_by(self.optimizer)
         if not waiting <= self._trained | new | self._left_out:
             self._left_out = waiting - new
             logger.warning(
-                f"The optimizer does not hold {len(self._left_out)} of the {len(trainable_in(self.model))} trainable tensors, or has the "
-                "learning rate 0 for them: these stay as they are. Give the optimizer all of them, or freeze the others."
+                f"The optimizer does not hold {len(self._left_out)} of the {len(trainable_in(self.model))} trainable tensors: these stay as they are. "
+                "Give the optimizer all of them, or freeze the others."
             )
         if new:
             self._trained |= new

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -235,17 +235,8 @@ def check_order(checkpoint: str, args: Any) -> None:
 
 
 def held_by(optimizer: Any) -> set[int]:
-    """Returns the ids of the parameters of an optimizer."""
-    return _ids(optimizer.param_groups)
-
-
-def changed_by(optimizer: Any) -> set[int]:
-    """Returns those of [`held_by`] without the weights whose learning rate is 0, and stays so under its schedule."""
-    return _ids(group for group in optimizer.param_groups if group["lr"] != 0 or group.get("initial_lr", 0) != 0)
-
-
-def _ids(groups: Iterable[Mapping[str, Any]]) -> set[int]:
-    return {id(parameter) for group in groups for parameter in group["params"]}
+    """Returns the ids of the parameters that an optimizer changes."""
+    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
 
 
 def _check_schedule(trainer: Any) -> None:
