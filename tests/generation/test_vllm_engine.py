@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
+from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
 from trl.generation import vllm_generation
 from trl.generation.vllm_generation import VLLMGeneration
@@ -246,6 +247,14 @@ def test_model_whose_files_are_another_model_is_refused(installed, tmp_path, mod
         make_trainer(tmp_path, model, use_vllm=True)
     with pytest.raises(ConsistencyError, match=r"whose config is another one than here \(rms_norm_eps\)"):
         make_trainer(tmp_path, str(model_dir), use_vllm=True, model_init_kwargs={"rms_norm_eps": 0.1})
+    with pytest.raises(ConsistencyError, match="sets `variant`, and vLLM reads the files without one"):
+        make_trainer(tmp_path, str(model_dir), use_vllm=True, model_init_kwargs={"variant": "ema"})
+    (tmp_path / "two").mkdir()
+    for file in model_dir.iterdir():
+        shutil.copy(file, tmp_path / "two")
+    save_file({"stray": torch.zeros(2)}, tmp_path / "two" / "model_before.safetensors")
+    with pytest.raises(ConsistencyError, match="which differ in model_before.safetensors"):
+        make_trainer(tmp_path, str(tmp_path / "two"), use_vllm=True)
     rounded = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.bfloat16)
     make_trainer(tmp_path, rounded, use_vllm=True)
 

@@ -93,9 +93,15 @@ def test_a_folder_of_which_vllm_would_read_other_weights_is_refused(tmp_path, fi
     for name in files:
         (tmp_path / f"{name}.safetensors").touch()
     if index is not None:
-        of_names = {"weight_map": {f"weight {name}": f"{name}.safetensors" for name in index}}
+        of_names = {"metadata": {}, "weight_map": {f"weight {name}": f"{name}.safetensors" for name in index}}
         (tmp_path / "model.safetensors.index.json").write_text(json.dumps(of_names))
     if other is None:
         return check_engine_weights(str(tmp_path))
     with pytest.raises(ConsistencyError, match=f"which differ in {other}.safetensors. Move the files"):
+        check_engine_weights(str(tmp_path))
+
+
+def test_a_damaged_index_is_named_before_vllm_is_asked(tmp_path):
+    (tmp_path / "model.safetensors.index.json").write_text("{")
+    with pytest.raises(ConsistencyError, match="is cut short or damaged"):
         check_engine_weights(str(tmp_path))

@@ -423,6 +423,16 @@ def test_benign_controls_wear_the_same_wrappers():
         build_pairs(REQUESTS, ["politeness"], benign_controls=True)
 
 
+def test_a_benign_control_that_a_row_asks_is_in_its_split():
+    """It was in both, by the hash of the row's id and by its own."""
+    own = [{"prompt": request, "category": "benign"} for of in read_wordings("benign").values() for request in of]
+    report = BuildReport()
+    splits = build([*REQUESTS, *own], ["fiction"], benign_controls=True, test_share=0.4, report=report)
+    asked = {split: {row["clean_prompt"][0]["content"] for row in rows} for split, rows in splits.items()}
+    assert not asked["train"] & asked["test"]
+    assert report.asked_again == len(own)
+
+
 def test_controls_of_data_without_a_category():
     rows = build([{"prompt": "x"}], ["fiction"], benign_controls=True, test_share=0.0)["train"]
     assert [row["category"] for row in rows] == ["", *["benign"] * 40]

@@ -43,8 +43,9 @@ def check_engine_weights(name: str) -> None:
     `consolidated*.safetensors` before all others, the files of the index before `model.safetensors`, and without an index all.
     """
     folder = Path(name)
-    if not folder.is_dir():
+    if not name or not folder.is_dir():
         return
+    check_weights(folder)
     read = set(weight_files(folder))
     found = set(folder.glob("*.safetensors"))
     indexed = set(indexed_files(folder))

@@ -139,8 +139,9 @@ def build_pairs(
             report_faults(report.faulty, "dataset_name", is_cut=report.num_faulty > MAX_REPORTED)
         reader.check_numbers()
         if benign_controls:
-            for source, is_test in _benign_sources(columns, chat, instruction or ""):
-                if test_share or not is_test:
+            for source, of_its_own in _benign_sources(columns, chat, instruction or ""):
+                is_test = splits.is_test(source, of_its_own)
+                if is_test is not None and (test_share or not is_test):
                     yield from make(source, wrapped, is_test)
 
     return all_pairs()
@@ -340,8 +341,11 @@ class _Splits:
         self._by_id: dict[int, bool] = {}
         self._by_question: dict[int, tuple[int, bool]] = {}
 
-    def is_test(self, source: Source) -> bool | None:
-        """Returns whether a source is held out, or None if its id and its question are in different splits."""
+    def is_test(self, source: Source, of_its_own: bool | None = None) -> bool | None:
+        """
+        Returns whether a source is held out, or None if its id and its question are in different splits. `of_its_own` decides in place of the
+        hash, if no earlier row asks the same.
+        """
         named, asked = hash(source.source_id), _question_key(source)
         first, of_question = self._by_question.get(asked, (named, None))
         of_id = self._by_id.get(named)
@@ -349,7 +353,8 @@ class _Splits:
             self._report.between_splits += 1
             return None
         known = of_id if of_question is None else of_question
-        found = _is_test(source.source_id, self._test_share) if known is None else known
+        drawn = _is_test(source.source_id, self._test_share) if of_its_own is None else of_its_own
+        found = drawn if known is None else known
         self._report.asked_again += first != named
         self._by_id[named] = found
         self._by_question.setdefault(asked, (named, found))

@@ -716,6 +716,28 @@ def test_are_you_sure_itself_on_local_questions(tmp_path, monkeypatch):
 
 
 @needs_inspect
+def test_a_judge_may_answer_by_a_call_of_a_tool_or_after_an_error(tmp_path):
+    """Neither is an empty reply."""
+    from types import SimpleNamespace
+
+    from trl_consistency.evaluation.suites.runs import _warnings_of
+
+    def asked(said, calls=None, error=None):
+        message = SimpleNamespace(tool_calls=calls)
+        output = SimpleNamespace(completion=said, choices=[SimpleNamespace(message=message)])
+        return SimpleNamespace(event="model", model="judge", output=output, error=error)
+
+    begin = SimpleNamespace(event="span_begin", type="scorers", id="1")
+    events = [begin, asked("", error="rate limit"), asked("", calls=["grade"]), asked("C")]
+    log = SimpleNamespace(
+        samples=[SimpleNamespace(events=events, limit=None)], eval=SimpleNamespace(model="trl_consistency/base")
+    )
+    assert _warnings_of(log, "suite", "base") == []
+    events.append(asked(" "))
+    assert [text[:40] for text in _warnings_of(log, "suite", "base")] == ["`suites`: 1 of 3 replies of the judge of"]
+
+
+@needs_inspect
 @pytest.mark.parametrize("says_nothing", [True, False])
 def test_empty_replies_of_a_judge_are_told(tmp_path, tokenizer, says_nothing, recwarn):
     """That of a thought that does not end is empty. `are_you_sure` takes it for a no, and nothing was said."""

@@ -340,7 +340,7 @@ def _warnings_of(log: Any, suite: str, name: str) -> list[str]:
             "as they are, with a part of the reply or none."
         )
     judgements = [event for sample in samples for event in _judgements(sample.events)]
-    if silent := sum(not event.output.completion.strip() for event in judgements):
+    if silent := sum(not _says(event.output) for event in judgements):
         found.append(
             f"`suites`: {silent} of {len(judgements)} replies of the judge of `{suite}` to the answers of {name} are empty. The task may score them as "
             "they are. Take a judge that does not think, or one that says more."
@@ -351,6 +351,11 @@ def _warnings_of(log: Any, suite: str, name: str) -> list[str]:
             "judge its own."
         )
     return found
+
+
+def _says(output: Any) -> bool:
+    """Whether a reply says something, in words or as a call of a tool."""
+    return bool(output.completion.strip() or any(choice.message.tool_calls for choice in output.choices))
 
 
 def _judgements(events: Iterable[Any]) -> Iterable[Any]:
