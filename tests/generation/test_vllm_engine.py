@@ -253,7 +253,7 @@ def test_model_whose_files_are_another_model_is_refused(installed, tmp_path, mod
     for file in model_dir.iterdir():
         shutil.copy(file, tmp_path / "two")
     save_file({"stray": torch.zeros(2)}, tmp_path / "two" / "model_before.safetensors")
-    with pytest.raises(ConsistencyError, match="which differ in model_before.safetensors"):
+    with pytest.raises(ConsistencyError, match=r"which differ in model_before\.safetensors"):
         make_trainer(tmp_path, str(tmp_path / "two"), use_vllm=True)
     rounded = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.bfloat16)
     make_trainer(tmp_path, rounded, use_vllm=True)

@@ -3,7 +3,9 @@
 import json
 
 import pytest
+import torch
 from peft import LoraConfig, OFTConfig, get_peft_model
+from safetensors.torch import save_file
 from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from tests.helpers.models import make_config, make_model
@@ -91,7 +93,7 @@ def test_trained_base_weights_that_no_adapter_saves(tmp_path):
 def test_a_folder_of_which_vllm_would_read_other_weights_is_refused(tmp_path, files, index, other):
     """It answered with those, and nothing was said."""
     for name in files:
-        (tmp_path / f"{name}.safetensors").touch()
+        save_file({f"weight {name}": torch.zeros(1)}, tmp_path / f"{name}.safetensors")
     if index is not None:
         of_names = {"metadata": {}, "weight_map": {f"weight {name}": f"{name}.safetensors" for name in index}}
         (tmp_path / "model.safetensors.index.json").write_text(json.dumps(of_names))
