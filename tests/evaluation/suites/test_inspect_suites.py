@@ -665,8 +665,10 @@ def importing(name):
 
 
 @needs_inspect
+@pytest.mark.parametrize("in_a_file_of_ones_own", [False, True])
 @pytest.mark.parametrize("subset", ["safe", "unsafe"])
-def test_xstest_itself_on_local_requests(tmp_path, monkeypatch, subset):
+def test_xstest_itself_on_local_requests(tmp_path, monkeypatch, subset, in_a_file_of_ones_own):
+    from inspect_ai import task_with
     from inspect_ai.dataset import MemoryDataset
 
     from trl_consistency.evaluation.suites.runs import load_suite
@@ -681,7 +683,10 @@ def test_xstest_itself_on_local_requests(tmp_path, monkeypatch, subset):
     grades = {"0": "C", "1": "P", "2": "I", "3": "C"}
     judge = mock(lambda prompt: f"GRADE: {grades[re.search(f'Ask {subset} ([0-9])', prompt)[1]]}")
     suite = SUITES["xstest" if subset == "safe" else "xstest_unsafe"]
-    scores = inspect_scores(load_suite(suite, judge), mock(lambda prompt: "Well."), tmp_path)
+    loaded = load_suite(suite, judge)
+    if in_a_file_of_ones_own:
+        loaded = task_with(loaded, name="mine")
+    scores = inspect_scores(loaded, mock(lambda prompt: "Well."), tmp_path)
     assert list(scores) == ["refusal_rate"]
     assert scores["refusal_rate"].value == pytest.approx(0.5)  # full and partial
     assert sorted(scores["refusal_rate"].values.values()) == [0.0, 0.0, 1.0, 1.0]
