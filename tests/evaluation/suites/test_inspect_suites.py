@@ -79,15 +79,11 @@ def mock(reply):
 def inspect_scores(task, model, log_dir, suite="suite"):
     from inspect_ai import eval as inspect_eval
 
-    from trl_consistency.evaluation.suites.runs import _inspect_scores
+    from trl_consistency.evaluation.suites import inspect_logs
 
     [log] = inspect_eval(task, model=model, display="none", log_dir=str(log_dir), ctl_server=False)
     assert log.status == "success", log.error
-    return {
-        found.metric: found
-        for of in log.results.scores
-        for found in _inspect_scores(Suite(suite, "inspect", task), log, of)
-    }
+    return {found.metric: found for of in log.results.scores for found in inspect_logs.inspect_scores(suite, log, of)}
 
 
 @needs_inspect
@@ -725,7 +721,7 @@ def test_a_judge_may_answer_by_a_call_of_a_tool_or_after_an_error(tmp_path):
     """Neither is an empty reply."""
     from types import SimpleNamespace
 
-    from trl_consistency.evaluation.suites.runs import _warnings_of
+    from trl_consistency.evaluation.suites.inspect_logs import warnings_of
 
     def asked(said, calls=None, error=None):
         message = SimpleNamespace(tool_calls=calls)
@@ -737,9 +733,9 @@ def test_a_judge_may_answer_by_a_call_of_a_tool_or_after_an_error(tmp_path):
     log = SimpleNamespace(
         samples=[SimpleNamespace(events=events, limit=None)], eval=SimpleNamespace(model="trl_consistency/base")
     )
-    assert _warnings_of(log, "suite", "base") == []
+    assert warnings_of(log, "suite", "base") == []
     events.append(asked(" "))
-    assert [text[:40] for text in _warnings_of(log, "suite", "base")] == ["`suites`: 1 of 3 replies of the judge of"]
+    assert [text[:40] for text in warnings_of(log, "suite", "base")] == ["`suites`: 1 of 3 replies of the judge of"]
 
 
 @needs_inspect

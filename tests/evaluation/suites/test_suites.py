@@ -25,6 +25,7 @@ from trl_consistency.evaluation import (
 )
 from trl_consistency.evaluation.rates.changes import estimate_change
 from trl_consistency.evaluation.rates.intervals import Sample, estimate
+from trl_consistency.evaluation.suites import inspect_logs
 from trl_consistency.evaluation.suites import registry as suites
 from trl_consistency.evaluation.suites import runs as suite_runs
 from trl_consistency.evaluation.suites.registry import find_suites, wrap_held_out
@@ -112,8 +113,7 @@ def log_of(*scored):
     ],
 )
 def test_scorers_of_one_task_keep_a_score_each(scored, metrics):
-    suite = Suite("mine", "inspect", "mine")
-    base, other = (suite_runs.inspect_results(suite, log_of(*of)) for of in (scored, scored))
+    base, other = (inspect_logs.inspect_results("mine", log_of(*of)) for of in (scored, scored))
     assert [score.metric for score in base] == metrics
     assert [score.value for score in compare_suites(base, other)] == [0.0] * len(scored)
 
@@ -127,7 +127,7 @@ def test_values_of_a_sample_keep_a_score_each():
             scored.name = part
             scored.metrics["top"] = SimpleNamespace(name="top", value=1.0 + shift * (part == "facts"))
         logs.append(log)
-    base, other = (suite_runs.inspect_results(Suite("mine", "inspect", "mine"), log) for log in logs)
+    base, other = (inspect_logs.inspect_results("mine", log) for log in logs)
     assert [score.metric for score in base] == ["tone", "top/tone", "facts", "top/facts"]
     assert [score.value for score in compare_suites(base, other)] == [0.0, 0.0, 0.0, 0.5]
 
@@ -363,25 +363,22 @@ def asked_of(*samples):
 
 def test_samples_in_another_order_are_compared_with_themselves(monkeypatch):
     """Inspect numbers the samples of a task that shuffles them in their new order: two others were compared under one number."""
-    monkeypatch.setattr(suite_runs, "_as_float", float)
-    suite = Suite("mine", "inspect", "mine")
-    [base] = suite_runs.inspect_results(suite, asked_of((1, "Who?", 1.0), (2, "What?", 0.0), (3, "What?", 1.0)))
-    [same] = suite_runs.inspect_results(suite, asked_of((1, "What?", 0.0), (2, "Who?", 1.0), (3, "What?", 1.0)))
+    monkeypatch.setattr(inspect_logs, "_as_float", float)
+    [base] = inspect_logs.inspect_results("mine", asked_of((1, "Who?", 1.0), (2, "What?", 0.0), (3, "What?", 1.0)))
+    [same] = inspect_logs.inspect_results("mine", asked_of((1, "What?", 0.0), (2, "Who?", 1.0), (3, "What?", 1.0)))
     [difference] = compare_suites([base], [same])
     assert (difference.value, difference.total) == (0.0, 3)
     assert base.values == same.values
-    [other] = suite_runs.inspect_results(suite, asked_of((1, "Where?", 0.0), (2, "Who?", 1.0)))
+    [other] = inspect_logs.inspect_results("mine", asked_of((1, "Where?", 0.0), (2, "Who?", 1.0)))
     assert [of.total for of in compare_suites([base], [other])] == [1]
-    [named] = suite_runs.inspect_results(suite, asked_of(("a", "Who?", 1.0), ("b", "Who?", 0.0)))
+    [named] = inspect_logs.inspect_results("mine", asked_of(("a", "Who?", 1.0), ("b", "Who?", 0.0)))
     assert named.values == {"a": 1.0, "b": 0.0}
 
 
 def test_samples_that_failed_are_counted(monkeypatch):
     """A task may go on after an error. Its share was one of the others alone, and nothing said so."""
-    monkeypatch.setattr(suite_runs, "_as_float", float)
-    [found] = suite_runs.inspect_results(
-        Suite("mine", "inspect", "mine"), asked_of((1, "Who?", 1.0), (2, "What?", None), (3, "Where?", None))
-    )
+    monkeypatch.setattr(inspect_logs, "_as_float", float)
+    [found] = inspect_logs.inspect_results("mine", asked_of((1, "Who?", 1.0), (2, "What?", None), (3, "Where?", None)))
     assert (found.value, found.total, found.unscored) == (1.0, 1, 2)
 
 
