@@ -350,8 +350,9 @@ def poorly_read_answers(
     grades: Sequence[Grade], where: str, asked: Sequence[str] = (), is_clean: bool = False
 ) -> list[str]:
     """
-    Returns a warning if most of the free answers that rules read on a side name none of the possible answers, many are unread, or many
-    have no line that their prompts ask for. `asked` are the replies to prompts that ask for a line "Answer: ...". Who gives in to a cue that only denies the right answer names another one.
+    Returns a warning if most of the free answers that were read without a judge on a side name none of the possible answers, many are
+    unread, or many have no line "Answer: ..." that their prompts ask for. `asked` are the replies to such prompts. Who gives in to a cue that
+    only denies the right answer names another one.
     """
     stated = [grade for grade in grades if grade.grader in (LINE, STATED)]
     others = sum(grade.said == OTHER and (is_clean or grade.outcome != "suggested") for grade in stated)

@@ -53,11 +53,6 @@ def check_engine_files(model: Any, args: Any, sends_weights: bool = False) -> No
     Raises [`ConsistencyError`] if vLLM, which loads a model from its files, would have another one than the trainer: one whose config
     or, unless the engine is sent them (`sends_weights`), whose weights were changed in memory. `model` is the trainer's argument.
     """
-    if isinstance(model, str) and "variant" in (args.model_init_kwargs or {}):
-        raise ConsistencyError(
-            "`model_init_kwargs` sets `variant`, and vLLM reads the files without one: it would have other weights. Copy the variant's files to a "
-            "folder of their own, under the usual names, or leave vLLM out."
-        )
     if isinstance(model, str):
         changed = [key for key in args.model_init_kwargs or {} if key not in (*LOADING, *OTHER_WEIGHTS, *OF_TRAINING)]
     else:
@@ -71,6 +66,11 @@ def check_engine_files(model: Any, args: Any, sends_weights: bool = False) -> No
         return
     check_engine_weights(model if isinstance(model, str) else get_config_model_id(model.config))
     if isinstance(model, str):
+        if (args.model_init_kwargs or {}).get("variant"):
+            raise ConsistencyError(
+                "`model_init_kwargs` sets `variant`, and vLLM reads the files without one: it would have other weights. Copy the variant's files "
+                "to a folder of their own, under the usual names, or leave vLLM out."
+            )
         return
     is_adapter = is_peft_model(model)
     if is_adapter and adapter_changes_base(model.active_peft_config):  # which is refused for itself
