@@ -323,6 +323,7 @@ def test_layers_must_be_a_list(tmp_path):
         ("kl_loss", None, False),
         ("eval_activation_distance/layer_1", None, False),
         ("eval_hard_attct_skipped_rows", None, False),
+        ("eval_completions/clipped_ratio", None, False),
         ("reference_kl", True, True),
         ("eval_mean_token_accuracy", False, False),
     ],

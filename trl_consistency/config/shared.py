@@ -69,7 +69,7 @@ TRAINING = {
 # Metrics of an evaluation, beside losses, of which transformers would keep the highest as the best
 LOWER_IS_BETTER = (
     *("reference_kl", "response_cross_entropy", "activation_distance", "divergence"),
-    *("sycophancy", "attack_success", "unread", "attct_skipped_rows"),
+    *("sycophancy", "attack_success", "unread", "attct_skipped_rows", "clipped_ratio"),
 )
 
 # ... and of which the highest is the best: every other metric of the guard, and accuracies
