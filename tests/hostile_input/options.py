@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import peft
 import torch
 from peft import (
     AdaLoraConfig,
@@ -411,6 +412,18 @@ CASES: list[Case] = [
                 "that repeats layers of the base model",
                 ": `layer_replication` changes the base model itself, …",
                 lambda: LoraConfig(target_modules=["q_proj"], layer_replication=[[0, 2], [0, 2]]),
+            ),
+            (
+                "KaSA",
+                "that takes the smallest singular values off the base model (KaSA)",
+                ": `kasa_config` changes the base model itself, …",
+                lambda: LoraConfig(target_modules=["q_proj"], kasa_config=peft.KasaConfig()),
+            ),
+            (
+                "MonteCLoRA",
+                "that needs a term in the loss (MonteCLoRA)",
+                " sets `monteclora_config`, for which PEFT needs a term in the loss that no trainer here adds. Leave it out.",
+                lambda: LoraConfig(target_modules=["q_proj"], monteclora_config=peft.MontecloraConfig()),
             ),
             (
                 "EVA",

@@ -51,6 +51,10 @@ def _check_kind(whose: str, config: PeftConfig) -> None:
         raise ConsistencyError(
             f"{whose} is of the type {kind}, which needs more from a trainer than the gradients of a loss. Use LoRA."
         )
+    if getattr(config, "monteclora_config", None):
+        raise ConsistencyError(
+            f"{whose} sets `monteclora_config`, for which PEFT needs a term in the loss that no trainer here adds. Leave it out."
+        )
 
 
 def check_runs_itself(model: Any) -> None:
@@ -234,11 +238,12 @@ def check_adapter_config(whose: str, config: PeftConfig) -> None:
             "computed once, would be those of the base model. Use plain LoRA."
         )
     init = str(getattr(config, "init_lora_weights", None)).lower()
-    changes = "layer_replication" if getattr(config, "layer_replication", None) else "init_lora_weights"
-    if changes == "layer_replication" or init.startswith(CHANGE_BASE):
+    changes = next((name for name in ("layer_replication", "kasa_config") if getattr(config, name, None)), None)
+    if changes or init.startswith(CHANGE_BASE):
         raise ConsistencyError(
-            f"{whose}: `{changes}` changes the base model itself, in a way that loading the adapter again does not repeat. "
-            "Leave it out for a new adapter, and merge a trained one into its base model (`merge_and_unload`)."
+            f"{whose}: `{changes or 'init_lora_weights'}` changes the base model itself, in a way that switching the adapter off does not undo, or "
+            "loading it again does not repeat. Leave it out for a new adapter, and merge a trained one into its base model "
+            "(`merge_and_unload`)."
         )
 
 
