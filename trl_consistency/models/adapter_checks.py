@@ -215,6 +215,8 @@ def check_adapter_config(whose: str, config: PeftConfig) -> None:
         ("lora_dropout", 0),
     ):
         value = getattr(config, name, lowest)
+        if value is None and getattr(type(config), name, None) is None:  # the default of a kind that takes none
+            continue
         if (
             isinstance(value, bool)
             or not isinstance(value, int | float)
