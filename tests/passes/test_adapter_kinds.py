@@ -65,7 +65,16 @@ def test_each_kind(kind):
     make_config = PEFT_TYPE_TO_CONFIG_MAPPING[kind]
     known = {of.name for of in fields(make_config)}
     options = {name: value for name, value in {**GIVEN, **NEEDED.get(kind, {})}.items() if name in known}
-    needs_more = ("ADALORA", "ADAPTION_PROMPT", "CARTRIDGE", "MULTITASK_PROMPT_TUNING", "POLY", "SHADOW", "XLORA")
+    needs_more = (
+        "ADALORA",
+        "ADAPTION_PROMPT",
+        "CARTRIDGE",
+        "CPT",
+        "MULTITASK_PROMPT_TUNING",
+        "POLY",
+        "SHADOW",
+        "XLORA",
+    )
     assert check_off(make_config(**options)) == (kind in needs_more)
 
 

@@ -15,8 +15,8 @@ from ..upstream import runs_another
 from .architecture import check_adapter_fits, check_head
 
 
-# Adapters that need task ids, experts, states of another model, or calls in each step.
-NEED_MORE = ("ADALORA", "ADAPTION_PROMPT", "CARTRIDGE", "MULTITASK_PROMPT_TUNING", "POLY", "SHADOW", "XLORA")
+# Adapters that need task ids, experts, states of another model, calls in each step, or a loss of their own.
+NEED_MORE = ("ADALORA", "ADAPTION_PROMPT", "CARTRIDGE", "CPT", "MULTITASK_PROMPT_TUNING", "POLY", "SHADOW", "XLORA")
 NEED_DATA = ("eva", "lora_ga")  # for their initialisation
 OF_MODEL = "The adapter of the model"
 MERGED = "merged into its base (`merge_adapter()`). Call `unmerge_adapter()`"

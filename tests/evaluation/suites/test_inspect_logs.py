@@ -148,6 +148,66 @@ def test_a_group_has_its_own_number_of_samples(tmp_path, template, reducers):
 
 
 @needs_inspect
+def test_groups_and_clusters_go_by_the_metadata_that_the_task_gave(tmp_path):
+    """A solver changed it, and the groups were those of the changed one."""
+    from inspect_ai import Task
+    from inspect_ai.dataset import Sample
+    from inspect_ai.scorer import Score, accuracy, grouped, mean, scorer, stderr
+    from inspect_ai.solver import solver
+
+    @solver
+    def change():
+        async def solve(state, generate):
+            state.metadata["of"] = "z"
+            return state
+
+        return solve
+
+    @scorer(metrics=[grouped(mean(), "of"), accuracy(), stderr(cluster="of")])
+    def graded():
+        async def score(state, target):
+            return Score(value=float(state.sample_id == 1))
+
+        return score
+
+    samples = [Sample(input=f"{number}?", id=number, metadata={"of": "ab"[number > 2]}) for number in range(1, 9)]
+    scores = inspect_scores(Task(dataset=samples, solver=change(), scorer=graded()), mock(str), tmp_path)
+    assert {name: (scores[name].value, scores[name].total, scores[name].unscored) for name in "ab"} == {
+        "a": (0.5, 2, 0),
+        "b": (0.0, 6, 0),
+    }
+    assert sorted(scores["accuracy"].sources.values()) == ["a"] * 2 + ["b"] * 6
+
+
+@needs_inspect
+@pytest.mark.parametrize("reducers", [[], ["mean"]])
+def test_metrics_of_the_scores_of_each_epoch(tmp_path, reducers):
+    """All samples were called unscored, and there was no difference by samples."""
+    from inspect_ai import Epochs, Task
+    from inspect_ai.dataset import Sample
+    from inspect_ai.scorer import Score, grouped, mean, metric, scorer
+
+    @metric(scores="unreduced")
+    def share():
+        return lambda scores: sum(of.as_float() for of in scores) / len(scores)
+
+    @scorer(metrics=[share()] if reducers else [mean(), grouped(mean(), "of", all=False)])
+    def graded():
+        async def score(state, target):
+            return Score(value=float(state.sample_id == 1 and state.epoch == 1))
+
+        return score
+
+    samples = [Sample(input=f"{number}?", id=number, metadata={"of": "ab"[number > 2]}) for number in range(1, 6)]
+    scores = inspect_scores(Task(dataset=samples, scorer=graded(), epochs=Epochs(2, reducers)), mock(str), tmp_path)
+    of_all = scores["share" if reducers else "mean"]
+    assert (of_all.value, of_all.total, of_all.unscored) == (pytest.approx(0.1), 10, 0)
+    assert sorted(of_all.values.values()) == [0.0] * 4 + [0.5]
+    if not reducers:
+        assert (scores["a"].value, scores["a"].total, scores["a"].unscored) == (0.25, 2, 0)
+
+
+@needs_inspect
 def test_a_group_of_scores_with_several_values(tmp_path):
     from inspect_ai import Task
     from inspect_ai.dataset import Sample

@@ -382,6 +382,17 @@ def test_samples_that_failed_are_counted(monkeypatch):
     assert (found.value, found.total, found.unscored) == (1.0, 1, 2)
 
 
+def test_a_percentage_below_1_is_no_share(monkeypatch):
+    """With two epochs, a sample may be worth 0.75, which XSTest counts as neither refusal nor compliance. Its 0.83% was taken for 83%."""
+    monkeypatch.setattr(inspect_logs, "_as_float", float)
+    log = asked_of(*((number, f"{number}?", value) for number, value in enumerate([0.0, 0.75] + [1.0] * 118)))
+    percentage = SimpleNamespace(name="inspect_evals/refusal_rate", value=100 / 120)
+    log.results.scores[0].metrics = {"refusal_rate": percentage}
+    [found] = inspect_logs.inspect_results("mine", log)
+    assert found.value == pytest.approx(1 / 120)
+    assert sum(found.values.values()) == 1
+
+
 def test_versions_of_a_task_are_not_compared():
     base, other = score([1, 0]), score([1, 1])
     with pytest.raises(
