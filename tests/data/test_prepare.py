@@ -200,9 +200,11 @@ def test_template_that_drops_what_tells_the_prompts_apart():
         prepare_pairs(Dataset.from_list(rows), make_tokenizer(), "train")
 
 
-def test_stream_refuses_to_drop(tokenizer):
+@pytest.mark.parametrize("limit", [30, None])
+def test_stream_refuses_to_drop(tokenizer, limit):
+    """Without `max_length`, a row over the model's context ended the run in its middle."""
     with pytest.raises(InvalidPairsError, match="is streamed, and `overlong='drop'`"):
-        prepare_pairs(make_pairs(3).to_iterable_dataset(), tokenizer, "train", max_length=30, overlong="drop")
+        prepare_pairs(make_pairs(3).to_iterable_dataset(), tokenizer, "train", max_length=limit, overlong="drop")
 
 
 def test_stream_equals_map(tokenizer):

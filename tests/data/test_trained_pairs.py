@@ -51,6 +51,15 @@ def test_other_prompts_have_another_digest_and_the_same_have_the_same():
     assert one == other
 
 
+def test_pairs_about_other_documents_are_others():
+    rows = [ROWS[0] | {"chat_template_kwargs": {"documents": [{"text": text}], "year": 2026}} for text in "ab"]
+    one, other = digests_of(rows)
+    assert one != other
+    assert list(digests_of(Dataset.from_list(rows))) == [one, other]
+    bare = ROWS[0] | {"chat_template_kwargs": {"year": 2026}}
+    assert digests_of([bare]) == digests_of(ROWS[:1])
+
+
 def test_of_chats_it_is_what_is_asked():
     """What is put before both prompts hid that a pair had been trained on. A cue may stand in a system message, too."""
     plain = chat(user("Q?"))

@@ -184,6 +184,17 @@ def test_different_questions_of_one_name_and_other_choices_are_no_repeats():
     assert (report.asked_again, report.between_splits, report.repeats()) == (0, 0, "")
 
 
+def test_the_same_question_about_other_documents_is_another():
+    """The template writes the documents. All rows were one question, in one split."""
+    [row] = questions(1)
+    about = [{"documents": [{"title": "", "text": f"Document {number}"}]} for number in range(60)]
+    rows = [{**row, "id": f"q{number}", "chat_template_kwargs": of} for number, of in enumerate(about)]
+    report = BuildReport()
+    splits = build(rows, test_share=0.3, report=report)
+    assert min(len(splits["train"]), len(splits["test"])) > 9
+    assert report.asked_again == 0
+
+
 def test_a_row_between_the_splits_is_left_out_and_counted():
     rows = questions(60)
     held_out = {row["source_id"] for row in build(rows, test_share=0.3)["test"]}

@@ -98,7 +98,7 @@ def prepare_pairs(
     # `map` would convert its results to the types of the user's columns of these names.
     if renamed := {column: f"{OWN}{column}" for column in MADE_COLUMNS if column in columns}:
         dataset = dataset.rename_columns(renamed)
-    if overlong == "drop" and max_length is not None and isinstance(dataset, IterableDataset):
+    if overlong == "drop" and isinstance(dataset, IterableDataset):
         raise InvalidPairsError(
             f"`{name}` is streamed, and `overlong='drop'` could not say how many of its rows are left out. Load it without "
             "streaming, or filter it yourself."

@@ -33,8 +33,17 @@ def prompt_key(row: Mapping[str, Any], *columns: str) -> str:
 
 
 def messages_key(row: Mapping[str, Any], *columns: str) -> str:
-    """Returns a text as [`prompt_key`] does, whatever tools and template variables the rows have: these ask no other question."""
-    return _as_text([_plain(row.get(column)) for column in columns])
+    """
+    Returns a text as [`prompt_key`] does, whatever tools and template variables the rows have: these ask no other question. Only
+    `documents` do, of which the template writes the text.
+    """
+    return _as_text([*(_plain(row.get(column)) for column in columns), documents_of(row)])
+
+
+def documents_of(row: Mapping[str, Any]) -> Any:
+    """Returns the documents that the template writes before a row's prompts, or None."""
+    variables = parse_or_none(row.get("chat_template_kwargs"))
+    return without_none(variables).get("documents") or None if isinstance(variables, dict) else None
 
 
 def _as_text(content: list[Any]) -> str:

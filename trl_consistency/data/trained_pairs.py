@@ -16,7 +16,7 @@ from .folders import TRAINED_PAIRS
 from .messages import without_none
 from .pairs import PROMPT_COLUMNS
 from .rendering import Prompt, message_text
-from .repeats import normal_text
+from .repeats import documents_of, normal_text
 
 
 logger = get_logger(__name__)
@@ -29,18 +29,19 @@ def digests_of(pairs: Dataset | Sequence[Mapping[str, Any]], are_anchors: bool =
 
     Args:
         pairs ([`~datasets.Dataset`] or `Sequence[Mapping[str, Any]]`):
-            Pairs, with the columns `clean_prompt` and `perturbed_prompt`.
+            Pairs, with the columns `clean_prompt` and `perturbed_prompt`. The `documents` in their `chat_template_kwargs` count, too.
         are_anchors (`bool`, *optional*, defaults to `False`):
             Whether the clean prompt is trained on as both prompts, whatever the other one is.
 
     Returns:
         `np.ndarray` of `uint64`, of shape `(rows,)`: The digest of both prompts, for each row.
     """
-    sides = [PROMPT_COLUMNS[0]] * 2 if are_anchors else PROMPT_COLUMNS
+    clean, other = [PROMPT_COLUMNS[0]] * 2 if are_anchors else PROMPT_COLUMNS
     rows: Iterable[Mapping[str, Any]] = pairs
     if isinstance(pairs, Dataset):
-        rows = pairs.select_columns(list(PROMPT_COLUMNS)).with_format(None)
-    return np.array([_digest(*(row[side] for side in sides)) for row in rows], dtype=np.uint64)
+        columns = [name for name in (*PROMPT_COLUMNS, "chat_template_kwargs") if name in pairs.column_names]
+        rows = pairs.select_columns(columns).with_format(None)
+    return np.array([_digest(row[clean], row[other], documents_of(row)) for row in rows], dtype=np.uint64)
 
 
 def among(pairs: np.ndarray, digests: np.ndarray) -> int:
@@ -74,12 +75,12 @@ def read_digests(folder: str | Path) -> np.ndarray:
     return np.array([], dtype=np.uint64)
 
 
-def _digest(clean: Prompt, perturbed: Prompt) -> int:
+def _digest(clean: Prompt, perturbed: Prompt, documents: Any) -> int:
     sides = [_written(clean), _written(perturbed)]
     begin, other = (side[0] if isinstance(side, list) else None for side in sides)
     if begin is not None and begin == other and begin["role"] in ("system", "developer"):
         sides = [side[1:] for side in sides]
-    text = json.dumps(sides, sort_keys=True, default=str)
+    text = json.dumps([*sides, documents] if documents else sides, sort_keys=True, default=str)
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 

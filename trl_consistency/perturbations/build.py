@@ -1,6 +1,7 @@
 """Makes pairs from questions."""
 
 import hashlib
+import json
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from ..data.answers import Spellings
 from ..data.choices import choices_in
 from ..data.class_names import named_rows
 from ..data.pairs import MAX_REPORTED, report_faults
+from ..data.repeats import documents_of
 from ..errors import ConsistencyError
 from .build_report import BuildReport
 from .columns import DEFAULT_COLUMNS, Columns, columns_of, find_columns, late_column
@@ -364,7 +366,8 @@ class _Splits:
 def _question_key(source: Source) -> int:
     """Returns the same number for a question that differs only in its white space, its case or its choices' order."""
     texts = [content_text(message) for message in source.history] + [source.question]
-    return hash((*map(_plain, texts), *sorted(map(_plain, source.choices))))
+    documents = json.dumps(documents_of(source.carried), sort_keys=True, default=str)
+    return hash((*map(_plain, texts), documents, *sorted(map(_plain, source.choices))))
 
 
 def _plain(text: str) -> str:

@@ -128,8 +128,9 @@ class OnPolicyConsistencyTrainer(PairTrainer, DistillationTrainer):
         ref_model (`str` or [`~transformers.PreTrainedModel`], *optional*):
             Another model to use as the reference. It must have the same vocabulary. If `None`, the reference is the
             initial policy. With a new adapter, that is the model with its adapter off, and nothing is copied. Otherwise, or
-            if the adapter changes the base weights (PiSSA, OLoRA, `bias`), a copy of the trainable weights is kept. Under
-            FSDP and DeepSpeed ZeRO-3, that copy is a second whole model.
+            if the adapter changes the base weights (PiSSA, OLoRA, `bias`), a copy of the trainable weights is kept. In full
+            fine-tuning under FSDP2 and DeepSpeed ZeRO-3, that copy is a second whole model. Adapters that need a copy are
+            refused there.
         anchor_dataset ([`~datasets.Dataset`] or [`~datasets.IterableDataset`], *optional*):
             Prompts without a cue, which keep the student close to the reference: a `prompt` column, and optionally
             `tools` and `chat_template_kwargs`. `args.anchor_ratio` sets their share of an epoch. If `None`, the pairs'

@@ -251,6 +251,8 @@ def test_sources():
     assert measure(make_samples(one_each, answers, answers))["sycophancy"].sources == 3, "questions under two ids"
     half = [row | {"chat_template_kwargs": {"think": False}} if row["source_id"] % 2 else row for row in one_each]
     assert measure(make_samples(half, answers, answers))["sycophancy"].sources == 3, "whatever their variables are"
+    about = [{**row, "chat_template_kwargs": {"documents": [{"text": row["source_id"]}]}} for row in one_each]
+    assert measure(make_samples(about, answers, answers))["sycophancy"].sources == 6, "each of a document of its own"
     linked = [{**row, "source_id": number // 3} for number, row in enumerate(rows)]
     assert measure(make_samples(linked, answers, answers))["sycophancy"].sources == 1, "the middle one is in both"
     rows = [question(number, "A", "B") for number in range(6)]

@@ -25,7 +25,8 @@ MARGINS_TEXT = (
 DIFFERENCES_TEXT = "In percentage points, on all rows, with paired intervals."
 OUTCOMES_TEXT = "Every answer counts once."
 GRADERS_TEXT = (
-    'What read the answers. "choice" is the letter that a reply chooses, and "answer line" its line "Answer: X", word for word. '
+    'What read the answers. "choice" is the letter that a reply chooses, or without replies the likeliest letter. "Answer line" is a '
+    'reply\'s line "Answer: X", if it holds an answer word for word, or none. '
     '"Stated answer" and "refusal" are rules for free text, a heuristic that misreads some: look at such answers before you trust a rate.'
 )
 

@@ -99,7 +99,7 @@ def inspect_scores(suite: str, log: Any, scored: Any) -> list[SuiteScore]:
     else:  # the metrics are of each epoch's scores
         scores_of = _unreduced(samples, scored.scorer)
         failed = len(samples) - len(scores_of)
-    errors = {of.name.rpartition("/")[2]: of for of in scored.metrics.values()}
+    errors = {_kind(of): of for of in scored.metrics.values() if not _group_key(of)}
     error = errors.get("stderr") or errors.get("bootstrap_stderr")
     stderr = None if error is None else error.value
     sources = _sources(samples, names, getattr(error, "params", {}).get("cluster"))
@@ -107,7 +107,7 @@ def inspect_scores(suite: str, log: Any, scored: Any) -> list[SuiteScore]:
     task = str(log.eval.task).rpartition("@")[2]
     scores = []
     for name, metric in scored.metrics.items():
-        if metric.name.rpartition("/")[2] in _SPREADS or math.isnan(metric.value):
+        if _kind(metric) in _SPREADS or math.isnan(metric.value):
             continue
         group = _of_group(metric, samples, scores_of)
         of_group, missing = group or (scores_of, 0)
@@ -115,7 +115,7 @@ def inspect_scores(suite: str, log: Any, scored: Any) -> list[SuiteScore]:
         may_be_share = metric.value <= 1 and not is_mean(metric.value / 100, values)
         is_percentage = metric.name in _PERCENTAGES and not may_be_share
         value = metric.value / 100 if is_percentage else float(metric.value)
-        is_average = name in ("mean", "accuracy")
+        is_average = name in ("mean", "accuracy") and not _group_key(metric)
         in_group = len(_ids(of_group))
         counted, values = len(values) or in_group, values if is_mean(value, values) else {}
         label = _value_of_sample(scored) or name if is_average else name.removeprefix("inspect_evals/")
@@ -136,6 +136,17 @@ def inspect_scores(suite: str, log: Any, scored: Any) -> list[SuiteScore]:
     return scores
 
 
+def _group_key(metric: Any) -> str | None:
+    """Returns the key of the metadata by which a metric has groups, or None for one of all samples."""
+    return (getattr(metric, "params", None) or {}).get("group_key")
+
+
+def _kind(metric: Any) -> str:
+    """Returns the name of a metric without its package. That of a group is named by the group, which may be called anything."""
+    name = metric.params["metric"]["name"] if _group_key(metric) else metric.name
+    return str(name).rpartition("/")[2]
+
+
 def _unreduced(samples: Iterable[Any], scorer: str) -> list[Any]:
     """Returns the scores of each sample in each epoch, in the form in which a log has those that are reduced to one of each sample."""
     return [
@@ -147,10 +158,9 @@ def _unreduced(samples: Iterable[Any], scorer: str) -> list[Any]:
 
 def _of_group(metric: Any, samples: Iterable[Any], scores: Sequence[Any]) -> tuple[Sequence[Any], int] | None:
     """Returns the scores of the group that a metric is of, and how many other samples the group has, or None for a metric of all."""
-    params = getattr(metric, "params", None) or {}
-    if (key := params.get("group_key")) is None:
+    if (key := _group_key(metric)) is None:
         return None
-    template = params.get("name_template") or "{group_name}"
+    template = metric.params.get("name_template") or "{group_name}"
     groups = {str(sample.id): template.format(group_name=_given(sample).metadata.get(key)) for sample in samples}
     size = Counter(groups.values())[metric.name]
     found = [of for of in scores if groups.get(str(of.sample_id)) == metric.name]
