@@ -14,6 +14,7 @@ import torch
 from accelerate.utils import DistributedType
 from bitsandbytes.functional import dequantize_4bit
 from peft import IA3Config, LoraConfig, get_peft_model
+from safetensors.torch import load_file
 from transformers import (
     AutoModelForCausalLM,
     BitsAndBytesConfig,
@@ -24,8 +25,10 @@ from transformers import (
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
 )
+from transformers.core_model_loading import revert_weight_conversion
 from trl.generation.vllm_generation import VLLMGeneration
 
+from tests.helpers.architectures import make
 from tests.helpers.models import make_model, make_tokenizer
 from tests.helpers.on_policy import make_on_policy_config, moved, uneven_pairs
 from tests.helpers.runs import LORA
@@ -33,7 +36,7 @@ from tests.helpers.vllm_stand_in import colocated, served  # noqa: F401
 from trl_consistency import ConsistencyError, OnPolicyConsistencyTrainer
 from trl_consistency.data.rendering import render_prompt
 from trl_consistency.rollouts import vllm_engine
-from trl_consistency.rollouts.policy_weights import policy_weights
+from trl_consistency.rollouts.policy_weights import policy_weights, with_published_names
 from trl_consistency.rollouts.vllm_checks import check_policy
 from trl_consistency.rollouts.vllm_engine import head_options
 
@@ -80,8 +83,12 @@ def adapted(model, config=None):
 
 
 def merged(model):
-    """The rival: PEFT merges, in a copy of the whole model."""
-    return dict(copy.deepcopy(model).merge_and_unload().named_parameters())
+    """The rival: PEFT merges, in a copy of the whole model. The names are those that transformers saves."""
+    return published(copy.deepcopy(model).merge_and_unload())
+
+
+def published(model):
+    return revert_weight_conversion(model, dict(model.named_parameters()))
 
 
 def bits(model):
@@ -118,11 +125,10 @@ def test_weights_are_those_of_a_merged_model(kind, dtype):
     model = adapted(make().to(dtype), copy.deepcopy(config))
     before, expected = bits(model), merged(model)
     sent = dict(policy_weights(model))
-    assert list(sent) == list(expected)
+    assert sent.keys() == expected.keys()
     assert all(torch.equal(sent[name], weight) for name, weight in expected.items())
-    assert any(
-        not torch.equal(weight, dict(make().to(dtype).named_parameters())[name]) for name, weight in sent.items()
-    )
+    untrained = published(make().to(dtype))
+    assert any(not torch.equal(weight, untrained[name]) for name, weight in sent.items())
     after = bits(model)
     assert all(torch.equal(after[name], weight) for name, weight in before.items())
 
@@ -131,7 +137,7 @@ def test_weights_are_those_of_a_merged_model(kind, dtype):
 def test_weights_without_the_adapter_are_those_of_the_base(kind):
     make, config = ADAPTERS[kind]
     trained = get_peft_model(make(), copy.deepcopy(config))
-    expected = bits(make())
+    expected = published(make())
     model = adapted(make(), copy.deepcopy(config))
     with model.disable_adapter():
         sent = dict(policy_weights(model))
@@ -167,12 +173,27 @@ def test_four_bit_weights_are_sent_in_full(model_dir, dora):
     assert all(torch.equal(after[name], weight) for name, weight in before.items())
 
 
+@pytest.mark.parametrize("kind", ["llama", "gpt_neox", "qwen3_moe", "gemma3_with_vision"])
+@pytest.mark.parametrize("lora", [True, False])
+def test_names_are_those_of_saved_files(tmp_path, kind, lora):
+    """vLLM knows these. They were those in memory, where the experts of a mixture are one tensor."""
+    make(kind).save_pretrained(tmp_path)
+    saved = load_file(tmp_path / "model.safetensors")
+    model = type(make(kind)).from_pretrained(tmp_path)
+    if lora:
+        sent = dict(policy_weights(get_peft_model(model, LoraConfig(r=4, target_modules="all-linear"))))
+    else:
+        sent = dict(with_published_names(model, model.named_parameters()))
+    assert sent.keys() == saved.keys()
+    assert all(torch.equal(weight, saved[name]) for name, weight in sent.items())
+
+
 def test_tied_weights_are_sent_once():
     model = make_llama()
     model.config.tie_word_embeddings = True
     model.tie_weights()
     model = adapted(model)
-    assert list(dict(policy_weights(model))) == list(merged(model))
+    assert dict(policy_weights(model)).keys() == merged(model).keys()
     assert "lm_head.weight" not in dict(policy_weights(model))
 
 

@@ -39,7 +39,7 @@ from .adapter_sync import (
 )
 from .loss import importance_weights
 from .origin import OriginCheck, can_check, samples_all
-from .policy_weights import ADAPTERS, has_adapter, policy_weights, write_base
+from .policy_weights import ADAPTERS, has_adapter, policy_weights, with_published_names, write_base
 from .vllm_checks import check_policy
 
 
@@ -121,6 +121,9 @@ class RolloutEngine:
             return
         if has_adapter(model):
             self._generation._iter_named_params = partial(policy_weights, model)
+        else:
+            weights_of = self._generation._iter_named_params
+            self._generation._iter_named_params = lambda: with_published_names(base_model(model), weights_of())
         if args.vllm_mode == "server" and args.vllm_importance_sampling_correction and accelerator.is_main_process:
             _check_server(self._generation.vllm_client)
 

@@ -16,6 +16,7 @@ from ..data.trained_pairs import digests_of, write_digests
 from ..errors import ConsistencyError
 from ..log import get_logger
 from ..models.adapter_state import loading_in_own_dtype, restore_dtype
+from ..models.checkpoint_weights import loading_every_weight
 from ..models.folder_checks import check_checkpoint
 from ..models.sharding import keeps_adapter_dtype
 from ..passes.reference import base_weights, checksum_of
@@ -105,7 +106,8 @@ class RecordingDPOTrainer(DPOTrainer):
     def _load_best_model(self) -> None:
         if self.args.should_save:
             check_best_checkpoint(self)
-        with loading_in_own_dtype(self.model):
+        best = str(self.state.best_model_checkpoint)
+        with loading_in_own_dtype(self.model), loading_every_weight(self, best):
             super()._load_best_model()
 
     def _init_training_state(self, max_steps: int, *args: Any) -> tuple[int, int]:
@@ -113,9 +115,9 @@ class RecordingDPOTrainer(DPOTrainer):
         self.checkpoints.settle_state(max_steps)
         return counts
 
-    def _load_from_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        with loading_in_own_dtype(self.model):
-            super()._load_from_checkpoint(*args, **kwargs)
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        with loading_in_own_dtype(self.model), loading_every_weight(self, resume_from_checkpoint):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def check_resumed(self, checkpoint: str) -> None:
         """Raises [`ConsistencyError`] for a checkpoint that was changed, is incomplete, or belongs to another run."""

@@ -49,7 +49,7 @@ COMMANDS = {
     ),
     "lint": Command(
         "Find faulty pairs, and pairs that train little. Give --pairs FILE --model_name_or_path MODEL, or --config "
-        "FILE with the recipe that will train on them (only its data options matter). Only the tokenizer is loaded.",
+        "FILE with the recipe that will train on them. Only the tokenizer is loaded.",
         (f"{_SCRIPTS}.lint.LintArguments",),
         ("pairs", "dataset_name"),
         (PAIRED, ON_POLICY, *_RECIPE),

@@ -19,6 +19,7 @@ from ..data.trained_pairs import digests_of, write_digests
 from ..files import write_bytes, write_text
 from ..log import get_logger
 from ..models.adapter_state import loading_in_own_dtype
+from ..models.checkpoint_weights import loading_every_weight
 from ..passes.blocks import base_model
 from ..upstream import OwnState
 from .callbacks.finiteness import FinitenessGuard
@@ -83,12 +84,13 @@ class SavingMixin(_Trainer):
         if self.args.should_save:
             check_best_checkpoint(self)
         take_evaluated_weights(self.optimizer)  # which would be put into the loaded ones later
-        with loading_in_own_dtype(self.model):
+        best = str(self.state.best_model_checkpoint)
+        with loading_in_own_dtype(self.model), loading_every_weight(self, best):
             super()._load_best_model()
 
-    def _load_from_checkpoint(self, *args: Any, **kwargs: Any) -> None:
-        with loading_in_own_dtype(self.model):
-            super()._load_from_checkpoint(*args, **kwargs)
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        with loading_in_own_dtype(self.model), loading_every_weight(self, resume_from_checkpoint):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
 
     def _init_training_state(self, max_steps: int, *args: Any) -> tuple[int, int]:
         counts = super()._init_training_state(max_steps, *args)

@@ -1,0 +1,55 @@
+"""Loads checkpoints whose weights have other names in the file than in the model."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+import torch
+
+from ..config.device import own_randomness
+from ..errors import ConsistencyError
+
+
+@contextmanager
+def loading_every_weight(trainer: Any, folder: str) -> Iterator[None]:
+    """
+    Within it, a trainer loads all weights of a checkpoint. transformers saves some models under the names of their published files,
+    such as a tensor for each expert of a mixture. `Trainer` would skip those and leave what the model holds, with a line in the log.
+    """
+    issue_warnings = trainer._issue_warnings_after_load
+
+    def load_others(result: Any) -> None:
+        if _lacking(trainer.model, result.missing_keys):
+            _load_as_saved(trainer.model, folder)
+        else:
+            issue_warnings(result)
+
+    trainer._issue_warnings_after_load = load_others
+    try:
+        yield
+    finally:
+        del trainer._issue_warnings_after_load
+
+
+def _lacking(model: Any, missing: Sequence[str]) -> bool:
+    """Whether weights are not loaded. One that is tied to another is, with that."""
+    state = model.state_dict(keep_vars=True)
+    loaded = {id(weight) for name, weight in state.items() if name not in {*missing}}
+    return any(id(state[name]) not in loaded for name in missing)
+
+
+def _load_as_saved(model: Any, folder: str) -> None:
+    dtypes = {weight.dtype for weight in model.parameters()}
+    with own_randomness(model.device):
+        saved, info = type(model).from_pretrained(
+            folder,
+            config=deepcopy(model.config),
+            dtype=dtypes.pop() if len(dtypes) == 1 else torch.float32,  # which holds all numbers of the others
+            output_loading_info=True,
+        )
+    if lacking := sorted(info["missing_keys"]):
+        raise ConsistencyError(
+            f"{folder} lacks the weights {lacking[0]}{f' (and {len(lacking) - 1} more)' if lacking[1:] else ''}. Take another checkpoint."
+        )
+    model.load_state_dict(saved.state_dict())
