@@ -35,8 +35,9 @@ from tests.helpers.runs import LORA
 from tests.helpers.vllm_stand_in import colocated, served  # noqa: F401
 from trl_consistency import ConsistencyError, OnPolicyConsistencyTrainer
 from trl_consistency.data.rendering import render_prompt
+from trl_consistency.models.checkpoint_weights import with_published_names
 from trl_consistency.rollouts import vllm_engine
-from trl_consistency.rollouts.policy_weights import policy_weights, with_published_names
+from trl_consistency.rollouts.policy_weights import policy_weights
 from trl_consistency.rollouts.vllm_checks import check_policy
 from trl_consistency.rollouts.vllm_engine import head_options
 

@@ -1,12 +1,15 @@
 """Whether a model in memory is the one in its files: the base model of an adapter, which its config names, or a whole model."""
 
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from ..generation.model_identity import model_tensors
 from ..weight_files import folder_of, is_here, weight_files
+from .checkpoint_weights import with_published_names
 
 
 # Rows of each weight that are compared: the first, those in the middle, and the last, where new tokens have their embeddings. What
@@ -29,28 +32,35 @@ def other_base_weight(model: Any) -> str | None:
 def other_weight(model: Any, named: str | None) -> str | None:
     """
     Returns the name of a weight of a model, without its adapter, that differs from the files of the model `named` so: those of a
-    model with a merged adapter do, for example. None if none is found, as where there are no such files, or weights are quantized
-    or have other names there.
+    model with a merged adapter do, for example. None if none is found, as where there are no such files, or weights are quantized.
     """
     folder = folder_of(named) if named else None
     if folder is None:
         return None
-    held = {name.replace(".base_layer", ""): weight for name, weight in model_tensors(model)}
+    held = ((name.replace(".base_layer", ""), weight) for name, weight in model_tensors(model) if _is_whole(weight))
     try:
-        for file in weight_files(folder):
-            with safe_open(file, framework="pt") as tensors:
-                for name in sorted(held.keys() & set(tensors.keys())):
-                    weight, stored = held[name], tensors.get_slice(name)
-                    is_whole = not weight.is_meta and not hasattr(weight, "device_mesh")  # of a shard
-                    is_comparable = weight.ndim and weight.is_floating_point() and is_whole
-                    if not is_comparable or list(weight.shape) != stored.get_shape():
-                        continue
-                    last = max(len(weight) - ROWS, 0)
-                    places = [slice(start, start + ROWS) for start in (0, last // 2, last)]
-                    rows, held_rows = (torch.cat([of[place] for place in places]) for of in (stored, weight))
-                    roundings = (rows, rows.bfloat16(), rows.half())  # a model may have been loaded so, and cast back
-                    if not any(torch.equal(of.to(weight.dtype), held_rows.cpu()) for of in roundings):
-                        return name
+        with ExitStack() as stack:
+            files = [stack.enter_context(safe_open(file, framework="pt")) for file in weight_files(folder)]
+            file_of = {name: tensors for tensors in files for name in list(tensors.keys())}
+            for name, weight in with_published_names(model, held):
+                if name in file_of and _differs(weight, file_of[name].get_slice(name)):
+                    return name
     except (OSError, SafetensorError):  # not files that could be compared
         pass
     return None
+
+
+def _is_whole(weight: Tensor) -> bool:
+    """Whether a weight has all of its numbers here, which a shard does not."""
+    return not weight.is_meta and not hasattr(weight, "device_mesh")
+
+
+def _differs(weight: Tensor, stored: Any) -> bool:
+    """Whether some rows of a weight are not those of its file. Weights that cannot be compared do not differ."""
+    if not weight.ndim or not weight.is_floating_point() or list(weight.shape) != stored.get_shape():
+        return False
+    last = max(len(weight) - ROWS, 0)
+    places = [slice(start, start + ROWS) for start in (0, last // 2, last)]
+    rows, held_rows = (torch.cat([of[place] for place in places]) for of in (stored, weight))
+    roundings = (rows, rows.bfloat16(), rows.half())  # a model may have been loaded so, and cast back
+    return not any(torch.equal(of.to(weight.dtype), held_rows.cpu()) for of in roundings)

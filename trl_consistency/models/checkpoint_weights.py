@@ -1,21 +1,32 @@
-"""Loads checkpoints whose weights have other names in the file than in the model."""
+"""Models whose weights have other names in files than in memory."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
 import torch
+from torch import Tensor
+from transformers.core_model_loading import revert_weight_conversion
 
 from ..config.device import own_randomness
 from ..errors import ConsistencyError
 
 
+def with_published_names(model: Any, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """
+    Yields weights of a model, or parts of them, under the names that transformers saves, which are those of published files: a mixture
+    has a tensor for each expert there.
+    """
+    for name, weight in weights:
+        yield from revert_weight_conversion(model, {name: weight}).items()
+
+
 @contextmanager
 def loading_every_weight(trainer: Any, folder: str) -> Iterator[None]:
     """
-    Within it, a trainer loads all weights of a checkpoint. transformers saves some models under the names of their published files,
-    such as a tensor for each expert of a mixture. `Trainer` would skip those and leave what the model holds, with a line in the log.
+    Within it, a trainer loads all weights of a checkpoint. `Trainer` skips those that have other names in memory and leaves what the
+    model holds, with a line in the log.
     """
     issue_warnings = trainer._issue_warnings_after_load
 

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import torch
 from huggingface_hub import constants
 from huggingface_hub.errors import HFValidationError
 from peft import PeftModel, get_peft_model_state_dict
@@ -15,6 +16,7 @@ from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS
 from ..errors import ConsistencyError, one_line
 from ..json_files import fault_in
 from ..weight_files import ADAPTER_CONFIG, folder_of, indexed_files, shapes_in, weight_files
+from .checkpoint_weights import with_published_names
 
 
 def check_model_folder(name: str, revision: str | None = None) -> None:
@@ -139,6 +141,9 @@ def check_checkpoint(folder: str, model: Any) -> None:
         get_peft_model_state_dict(model, adapter_name=model.active_adapters[0]) if is_adapter else model.state_dict()
     )
     current = {name: list(weight.shape) for name, weight in state.items()}
+    if not is_adapter:  # whose names in the file may be others
+        shapes = ((name, torch.empty(shape, device="meta")) for name, shape in current.items())
+        current |= {name: list(of.shape) for name, of in with_published_names(model, shapes)}
     differences = [
         f"{name} is {saved[name]} there and {current[name]} here"
         for name in current

@@ -1,7 +1,7 @@
 """The policy's whole weights, with the adapter merged in copies: for engines that do not get the adapter alone."""
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,10 @@ from peft.tuners.lora import LoraLayer
 from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper, ModulesToSaveWrapper
 from torch import Tensor, nn
-from transformers.core_model_loading import revert_weight_conversion
 
 from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError
+from ..models.checkpoint_weights import with_published_names
 from ..passes.blocks import base_model
 
 
@@ -51,12 +51,6 @@ def write_base(model: Any, processing_class: ProcessingClass, folder: Path) -> N
     processing_class.save_pretrained(folder)
 
 
-def with_published_names(base: Any, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
-    """Yields weights as published files have them, which vLLM knows: of a mixture, a tensor for each expert."""
-    for name, weight in weights:
-        yield from revert_weight_conversion(base, {name: weight}).items()
-
-
 def _saved_buffers(base: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yields what a checkpoint has beside weights, such as the factor of each block in Gemma 4."""
     for place, module in base.named_modules():
@@ -70,6 +64,7 @@ def _untied(model: Any, merge: bool) -> Iterator[tuple[str, Tensor]]:
     names = {name for name, _ in base.named_parameters()}
     # Tied weights are sent once.
     tied = {name for name, _ in base.named_parameters(remove_duplicate=False)} - names
+    # which vLLM knows
     yield from with_published_names(
         base, ((name, weight) for name, weight in _weights(base, merge) if name not in tied)
     )

@@ -26,6 +26,7 @@ from ..data.rendering import ProcessingClass
 from ..errors import ConsistencyError, one_line
 from ..generation.server_requests import NO_PENALTIES, BoundedClient
 from ..generation.vllm_engine import check_llm, check_room
+from ..models.checkpoint_weights import with_published_names
 from ..passes.blocks import base_model
 from ..passes.reference import trained_checksum
 from ..upstream import extra_engine_options, load_vllm_generation, vllm_options
@@ -39,7 +40,7 @@ from .adapter_sync import (
 )
 from .loss import importance_weights
 from .origin import OriginCheck, can_check, samples_all
-from .policy_weights import ADAPTERS, has_adapter, policy_weights, with_published_names, write_base
+from .policy_weights import ADAPTERS, has_adapter, policy_weights, write_base
 from .vllm_checks import check_policy
 
 
