@@ -1,5 +1,5 @@
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from trl import DistillationConfig
 
@@ -171,6 +171,7 @@ class OnPolicyConsistencyConfig(PairConfig, DistillationConfig):
     rollout_batch_size: int | None = option(None, at_least(1).or_none())
     num_iterations: int = option(1, at_least(1))
     share_prefix: bool = option(True)
+    generation_kwargs: dict[str, Any] | str | None = option(None)
     vllm_sync: str | None = option(None, one_of("adapter", "weights").or_none())
     vllm_adapter_dir: str | None = option(None)
     vllm_check_every: int = option(10, at_least(0))

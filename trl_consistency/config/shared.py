@@ -121,8 +121,8 @@ class PairConfig(_Arguments):
             be generated counts as `max_completion_length` tokens. `None` sets no limit. Rows are never cut: `overlong`
             says what happens to longer rows.
         overlong (`str`, *optional*, defaults to `"error"`):
-            What to do with rows longer than `max_length` or the model's context: `"error"` reports them and stops before
-            training, `"drop"` leaves them out and logs how many.
+            What to do with rows longer than `max_length` or the model's context. `"error"` reports them and stops before
+            training, and `"drop"` leaves them out and logs how many.
         chat_template_kwargs (`dict[str, Any]`, *optional*):
             Variables of the chat template for all rows, such as `{"enable_thinking": False}`. A row's own
             `chat_template_kwargs` column overrides them.
@@ -138,9 +138,9 @@ class PairConfig(_Arguments):
             reference on the clean answer). This needs more forward passes. On-policy, the reference also
             has to answer every distinct clean prompt that has no `completion`, by greedy decoding.
         dose_check (`bool`, *optional*, defaults to `False`):
-            Whether to measure on 64 pairs, before the first step, how differently the model answers the two prompts.
+            Whether to measure how differently the model answers the two prompts. Does so on 64 pairs, before the first step.
             Logs, under `dose/`, how often the greedy answers agree, the KL divergence and, if the rows have an answer key,
-            sycophancy and clean accuracy. Warns if there is almost nothing to train or if clean accuracy is low.
+            sycophancy and clean accuracy. Warns if there is almost nothing to train, or if clean accuracy or refusals are low.
     """
 
     # Parameters that control the pairs, the anchors and the logging

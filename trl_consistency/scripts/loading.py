@@ -83,7 +83,7 @@ class ConsistencyScriptArguments(ScriptArguments):
     )
     guard_max_drop: float | None = option(
         None,
-        help="Training stops if one of these shares falls by more than this (0.05: five points): right answers to clean "
+        help="Training stops if one of four shares falls by more than this (0.05: five points). These are right answers to clean "
         "prompts or control questions, harmful clean prompts refused, benign requests answered. If None, it never stops.",
     )
     guard_rows: int = option(64, help="Maximum rows of each kind to measure on.")
