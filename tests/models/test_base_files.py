@@ -2,9 +2,13 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, HrmTextConfig
 
 from tests.helpers.architectures import CONFIGS, HYBRIDS, make
 from trl_consistency.models.base_files import other_weight
+from trl_consistency.models.checkpoint_weights import with_published_names
+from trl_consistency.models.folder_checks import check_checkpoint
 
 
 # A part of each that has another name in the files
@@ -37,3 +41,22 @@ def test_a_changed_weight_is_found(tmp_path, kind):
 def test_the_model_of_the_files_is_known(tmp_path, kind):
     assert other_weight(saved(kind, tmp_path), str(tmp_path)) is None
     assert other_weight(saved(kind, tmp_path).bfloat16(), str(tmp_path)) is None
+
+
+def test_weights_that_are_several_in_memory_and_one_in_the_files(tmp_path):
+    """Each was taken for the whole of the file's: a checkpoint was refused, for the shapes of its own run."""
+    config = HrmTextConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, head_dim=8
+    )
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    stored = load_file(tmp_path / "model.safetensors")
+    named = dict(with_published_names(model, model.named_parameters()))
+    assert named.keys() == stored.keys() != dict(model.named_parameters()).keys()
+    assert all(torch.equal(weight, stored[name]) for name, weight in named.items())
+    check_checkpoint(str(tmp_path), model)
+    assert other_weight(model, str(tmp_path)) is None
+    with torch.no_grad():
+        next(weight for name, weight in model.named_parameters() if "q_proj" in name).mul_(1.5)
+    assert "gqkv_proj" in other_weight(model, str(tmp_path))

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers.core_model_loading import revert_weight_conversion
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightConverter, revert_weight_conversion
 
 from ..config.device import own_randomness
 from ..errors import ConsistencyError
@@ -18,8 +19,11 @@ def with_published_names(model: Any, weights: Iterable[tuple[str, Tensor]]) -> I
     Yields weights of a model, or parts of them, under the names that transformers saves, which are those of published files: a mixture
     has a tensor for each expert there.
     """
-    for name, weight in weights:
-        yield from revert_weight_conversion(model, {name: weight}).items()
+    conversions = getattr(model, "_weight_conversions", None) or get_model_conversion_mapping(model, add_legacy=False)
+    # One tensor of a file may be several in memory, which must be put together. Otherwise each is converted by itself: copies are short-lived.
+    is_split = any(isinstance(of, WeightConverter) and len(of.target_patterns) > 1 for of in conversions)
+    for part in [dict(weights)] if is_split else ({name: weight} for name, weight in weights):
+        yield from revert_weight_conversion(model, part).items()
 
 
 @contextmanager
