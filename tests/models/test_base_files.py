@@ -2,13 +2,15 @@
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, HrmTextConfig
+from transformers import AutoModelForCausalLM, HrmTextConfig, Qwen3VLMoeConfig, Qwen3VLMoeForConditionalGeneration
 
-from tests.helpers.architectures import CONFIGS, HYBRIDS, make
+from tests.helpers.architectures import CONFIGS, EXPERTS, HYBRIDS, SHAPE, make
 from trl_consistency.models.base_files import other_weight
 from trl_consistency.models.checkpoint_weights import with_published_names
 from trl_consistency.models.folder_checks import check_checkpoint
+from trl_consistency.rollouts.policy_weights import policy_weights
 
 
 # A part of each that has another name in the files
@@ -60,3 +62,20 @@ def test_weights_that_are_several_in_memory_and_one_in_the_files(tmp_path):
     with torch.no_grad():
         next(weight for name, weight in model.named_parameters() if "q_proj" in name).mul_(1.5)
     assert "gqkv_proj" in other_weight(model, str(tmp_path))
+
+
+def test_experts_under_an_adapter(tmp_path):
+    """transformers asks the model for the shapes of its weights, and PEFT's layers have others: an AttributeError."""
+    rope = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [1, 1, 2]}
+    vision = {"depth": 2, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 32}
+    config = Qwen3VLMoeConfig(
+        text_config={**SHAPE, **EXPERTS, "head_dim": 8, "rope_parameters": rope},
+        vision_config={**vision, "deepstack_visual_indexes": [0], "num_position_embeddings": 16},
+    )
+    torch.manual_seed(0)
+    Qwen3VLMoeForConditionalGeneration(config).save_pretrained(tmp_path)
+    base = Qwen3VLMoeForConditionalGeneration.from_pretrained(tmp_path)
+    experts = ["experts.gate_up_proj", "experts.down_proj"]
+    model = get_peft_model(base, LoraConfig(target_modules=["q_proj"], target_parameters=experts))
+    assert other_weight(model.get_base_model(), str(tmp_path)) is None
+    assert dict(policy_weights(model)).keys() == load_file(tmp_path / "model.safetensors").keys()

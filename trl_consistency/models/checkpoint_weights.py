@@ -6,6 +6,8 @@ from copy import deepcopy
 from typing import Any
 
 import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils.other import AuxiliaryTrainingWrapper
 from torch import Tensor
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, revert_weight_conversion
@@ -21,9 +23,21 @@ def with_published_names(model: Any, weights: Iterable[tuple[str, Tensor]]) -> I
     """
     conversions = getattr(model, "_weight_conversions", None) or get_model_conversion_mapping(model, add_legacy=False)
     # One tensor of a file may be several in memory, which must be put together. Otherwise each is converted by itself: copies are short-lived.
-    is_split = any(isinstance(of, WeightConverter) and len(of.target_patterns) > 1 for of in conversions)
+    converters = [of for of in conversions if isinstance(of, WeightConverter)]
+    is_split = any(len(of.target_patterns) > 1 for of in converters)
+    plain = _without_adapter(model) if converters else model
     for part in [dict(weights)] if is_split else ({name: weight} for name, weight in weights):
-        yield from revert_weight_conversion(model, part).items()
+        yield from revert_weight_conversion(plain, part).items()
+
+
+def _without_adapter(model: Any) -> Any:
+    """Returns a model, or where PEFT has put layers into it, one of the same kind without them, and without numbers."""
+    if not any(isinstance(module, BaseTunerLayer | AuxiliaryTrainingWrapper) for module in model.modules()):
+        return model
+    with own_randomness(None), torch.device("meta"):
+        plain = type(model)._from_config(deepcopy(model.config))
+    plain._weight_conversions = getattr(model, "_weight_conversions", None)
+    return plain
 
 
 @contextmanager
