@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    DeepseekV4Config,
     FalconConfig,
     Gemma3TextConfig,
     GPT2Config,
@@ -43,6 +44,23 @@ CONFIGS = {
     "mamba": MambaConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, state_size=4),
     "jamba, of three kinds of layers": JambaConfig(
         **SIZES | {"num_hidden_layers": 8}, num_key_value_heads=2, num_experts=2
+    ),
+    "deepseek_v4, which stores a table of integers": DeepseekV4Config(
+        **SIZES | {"intermediate_size": 16},
+        moe_intermediate_size=16,
+        head_dim=16,
+        q_lora_rank=8,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        o_groups=2,
+        o_lora_rank=8,
+        index_n_heads=2,
+        index_head_dim=8,
+        index_topk=4,
+        qk_rope_head_dim=8,
+        partial_rotary_factor=0.5,
+        mlp_layer_types=["hash_moe", "moe"],
+        layer_types=["heavily_compressed_attention", "compressed_sparse_attention"],
     ),
     "opt": OPTConfig(**SIZES, ffn_dim=48, word_embed_proj_dim=16),
     "falcon": FalconConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=4),

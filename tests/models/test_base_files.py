@@ -79,3 +79,25 @@ def test_experts_under_an_adapter(tmp_path):
     model = get_peft_model(base, LoraConfig(target_modules=["q_proj"], target_parameters=experts))
     assert other_weight(model.get_base_model(), str(tmp_path)) is None
     assert dict(policy_weights(model)).keys() == load_file(tmp_path / "model.safetensors").keys()
+
+
+@pytest.mark.parametrize(
+    ("options", "changed"),
+    [
+        ({"trainable_token_indices": [5, 6]}, "embed_tokens"),
+        ({"modules_to_save": ["embed_tokens"]}, "embed_tokens"),
+        ({"modules_to_save": ["lm_head"]}, "lm_head"),
+        ({}, "embed_tokens"),
+        ({}, "q_proj"),
+    ],
+)
+def test_a_changed_weight_in_a_layer_of_an_adapter(tmp_path, options, changed):
+    """Embeddings of which some tokens are trained, and modules of which a copy is, were passed over."""
+    model = saved("llama", tmp_path)
+    lora = LoraConfig(r=4, target_modules=["q_proj"], **options)
+    assert other_weight(get_peft_model(saved("llama", tmp_path), lora).get_base_model(), str(tmp_path)) is None
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if changed in name:
+                weight.mul_(1.5)
+    assert changed in other_weight(get_peft_model(model, lora).get_base_model(), str(tmp_path))

@@ -7,6 +7,7 @@ import torch
 from peft import IA3Config, LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, Qwen3Config, Qwen3ForCausalLM
 
+from tests.helpers.architectures import FOR_TEXTS, make
 from tests.helpers.by_method import trainer_of
 from tests.helpers.models import make_pairs, make_tokenizer
 from tests.helpers.runs import LORA
@@ -171,6 +172,25 @@ def test_card_says_so_and_its_snippet_loads_the_model(tmp_path, model_dir, on_cp
     names = {}
     exec(snippet.replace("path/to/this/folder", str(tmp_path / "adapter")), names)
     assert len(linears(names["model"])) == len(linears(trainer.model))
+
+
+@pytest.mark.parametrize("method", ["bct", "kl", "opct"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_biases_in_another_dtype_than_the_layers_compute_in(tmp_path, method, dtype, on_cpu):
+    """As Qwen2.5 has them. bitsandbytes rounds them in its first pass, and the training ended in an error: the reference had changed."""
+    model = make("qwen2", **FOR_TEXTS)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith("bias"):
+                weight.normal_()
+    model.save_pretrained(tmp_path / "base")
+    make_tokenizer().save_pretrained(tmp_path / "base")
+    options = {"model_init_kwargs": {"dtype": dtype}, "max_steps": 2}
+    trainer = make_trainer(tmp_path / "out", tmp_path / "base", method, on_cpu, **options)
+    trainer.train()
+    assert trainer.state.global_step == 2
+    biases = [of.dtype for name, of in trainer.model.named_parameters() if name.endswith("q_proj.base_layer.bias")]
+    assert set(biases) == {torch.bfloat16}
 
 
 def linears(model):

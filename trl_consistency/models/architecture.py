@@ -21,6 +21,7 @@ from transformers.utils import logging
 
 from ..errors import ConsistencyError, one_line
 from ..weight_files import folder_of, stored_in, weight_files
+from .checkpoint_weights import with_published_names
 
 
 def check_architecture(
@@ -181,8 +182,10 @@ def _check_weights(name: str, model: PreTrainedModel) -> None:
     saved = {weight: facts for file in files if file.exists() for weight, facts in stored_in(file).items()}
     if not files or (not os.path.isdir(name) and not all(file.exists() for file in files)):
         return  # the rest will be downloaded
+    held = with_published_names(model, model.state_dict().items())
+    tables = {weight for weight, tensor in held if not tensor.is_floating_point()}
     for weight, (dtype, _) in saved.items():
-        if not dtype.startswith(("F", "BF")) or dtype.startswith("F8"):
+        if weight not in tables and (not dtype.startswith(("F", "BF")) or dtype.startswith("F8")):
             raise ConsistencyError(
                 f"{name}: the weights {weight} are stored as {dtype}, and config.json has no `quantization_config` that says "
                 "what they mean. Download or copy both again."

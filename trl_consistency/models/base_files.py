@@ -37,7 +37,7 @@ def other_weight(model: Any, named: str | None) -> str | None:
     folder = folder_of(named) if named else None
     if folder is None:
         return None
-    held = ((name.replace(".base_layer", ""), weight) for name, weight in model_tensors(model) if _is_whole(weight))
+    held = ((_plain(name), weight) for name, weight in model_tensors(model) if _is_whole(weight))
     try:
         with ExitStack() as stack:
             files = [stack.enter_context(safe_open(file, framework="pt")) for file in weight_files(folder)]
@@ -48,6 +48,11 @@ def other_weight(model: Any, named: str | None) -> str | None:
     except (OSError, SafetensorError):  # not files that could be compared
         pass
     return None
+
+
+def _plain(name: str) -> str:
+    """Returns the name that a weight has without PEFT's layers around it."""
+    return ".".join(part for part in name.split(".") if part not in ("base_layer", "token_adapter", "original_module"))
 
 
 def _is_whole(weight: Tensor) -> bool:

@@ -13,7 +13,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, revert_weight_conversion
 
 from ..config.device import own_randomness
-from ..errors import ConsistencyError
+from ..errors import ConsistencyError, one_line
 
 
 def with_published_names(model: Any, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
@@ -70,13 +70,16 @@ def _lacking(model: Any, missing: Sequence[str]) -> bool:
 
 def _load_as_saved(model: Any, folder: str) -> None:
     dtypes = {weight.dtype for weight in model.parameters()}
-    with own_randomness(model.device):
-        saved, info = type(model).from_pretrained(
-            folder,
-            config=deepcopy(model.config),
-            dtype=dtypes.pop() if len(dtypes) == 1 else torch.float32,  # which holds all numbers of the others
-            output_loading_info=True,
-        )
+    dtype = dtypes.pop() if len(dtypes) == 1 else torch.float32  # which holds all numbers of the others
+    try:
+        with own_randomness(model.device):
+            saved, info = type(model).from_pretrained(
+                folder, config=deepcopy(model.config), dtype=dtype, output_loading_info=True
+            )
+    except Exception as error:  # of a class of one's own, for example, which takes other arguments
+        raise ConsistencyError(
+            f"{folder} has weights under other names than the model, and `{type(model).__name__}.from_pretrained` cannot load it: {one_line(error)}"
+        ) from error
     if lacking := sorted(info["missing_keys"]):
         raise ConsistencyError(
             f"{folder} lacks the weights {lacking[0]}{f' (and {len(lacking) - 1} more)' if lacking[1:] else ''}. Take another checkpoint."

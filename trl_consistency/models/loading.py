@@ -34,7 +34,7 @@ from .checks import load_config
 from .embedded_models import resolve_model
 from .finite_weights import check_base
 from .folder_checks import check_model_folder, check_weights
-from .quantization import prevent_repacking
+from .quantization import prevent_repacking, settle_biases
 
 
 BASE = "base"  # name of the model before training in results
@@ -75,6 +75,7 @@ def load_model(
     try:
         model = create_model_from_path(path, dtype=dtype, device_map={"": device}, **options)
         prevent_repacking(model)
+        settle_biases(model)
         if without_router_loss(model):  # TRL sets this option in full fine-tuning
             model.config.get_text_config().output_router_logits = False
         check_base(model, path)

@@ -26,6 +26,18 @@ def prevent_repacking(model: nn.Module) -> None:
             module.support_avx512bf16_for_cpu = False
 
 
+def settle_biases(model: nn.Module) -> None:
+    """
+    Gives the biases of 4-bit layers the dtype that these compute in. bitsandbytes would do so in place, in the first forward pass: the
+    reference's checksum would differ after it, and biases that are trained would be rounded without a word.
+    """
+    module: Any
+    for module in model.modules():
+        dtype, bias = getattr(module, "compute_dtype", None), getattr(module, "bias", None)
+        if hasattr(module, "support_avx512bf16_for_cpu") and dtype is not None and bias is not None:
+            bias.data = bias.data.to(dtype)
+
+
 def scales_of(weight: Any) -> list[Tensor]:
     """Returns the scales of a 4-bit weight; empty for other weights."""
     state = getattr(weight, "quant_state", None)

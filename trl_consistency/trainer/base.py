@@ -42,7 +42,7 @@ from ..models.checks import check_model, config_of, context_of
 from ..models.finite_weights import check_base
 from ..models.fused_lora import fuse_adapters
 from ..models.kernels import check_adapted_kernels, warn_of_missing_kernels
-from ..models.quantization import prevent_repacking
+from ..models.quantization import prevent_repacking, settle_biases
 from ..models.sharding import is_sharded, keeps_adapter_dtype, shard_of
 from ..passes.reference import Reference, adapter_changes_base, base_weights, checksum_of, freeze_initial_policy
 from ..upstream import (
@@ -323,6 +323,7 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
             self._check_size(self.train_dataset, args)
             self._unrendered = None
         prevent_repacking(self.model)
+        settle_biases(self.model)
         if not keeps_adapter_dtype(self.accelerator):
             restore_dtype(self.model, self._given_adapter)
         if not is_sharded(self.accelerator):  # Sharded weights are gathered by hooks of each module.
