@@ -4,7 +4,13 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, HrmTextConfig, Qwen3VLMoeConfig, Qwen3VLMoeForConditionalGeneration
+from transformers import (
+    AutoModelForCausalLM,
+    BitsAndBytesConfig,
+    HrmTextConfig,
+    Qwen3VLMoeConfig,
+    Qwen3VLMoeForConditionalGeneration,
+)
 
 from tests.helpers.architectures import CONFIGS, EXPERTS, HYBRIDS, SHAPE, make
 from trl_consistency.models.base_files import other_weight
@@ -101,3 +107,16 @@ def test_a_changed_weight_in_a_layer_of_an_adapter(tmp_path, options, changed):
             if changed in name:
                 weight.mul_(1.5)
     assert changed in other_weight(get_peft_model(model, lora).get_base_model(), str(tmp_path))
+
+
+def test_weights_that_are_in_4_bits_in_the_files(tmp_path):
+    """How transformers loads them cannot be undone."""
+    in_4_bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
+    saved("llama", tmp_path / "base")
+    AutoModelForCausalLM.from_pretrained(tmp_path / "base", quantization_config=in_4_bits).save_pretrained(
+        tmp_path / "4"
+    )
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "4")
+    assert other_weight(model, str(tmp_path / "4")) is None
+    named = dict(with_published_names(model, model.named_parameters()))
+    assert named.keys() == dict(model.named_parameters()).keys()

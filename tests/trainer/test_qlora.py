@@ -7,10 +7,12 @@ import torch
 from peft import IA3Config, LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, Qwen3Config, Qwen3ForCausalLM
 
+from tests.helpers import on_policy, paired
 from tests.helpers.architectures import FOR_TEXTS, make
 from tests.helpers.by_method import trainer_of
 from tests.helpers.models import make_pairs, make_tokenizer
 from tests.helpers.runs import LORA
+from trl_consistency import ConsistencyError
 
 
 pytestmark = pytest.mark.long
@@ -191,6 +193,28 @@ def test_biases_in_another_dtype_than_the_layers_compute_in(tmp_path, method, dt
     assert trainer.state.global_step == 2
     biases = [of.dtype for name, of in trainer.model.named_parameters() if name.endswith("q_proj.base_layer.bias")]
     assert set(biases) == {torch.bfloat16}
+
+
+def in_4_bits(folder):
+    return AutoModelForCausalLM.from_pretrained(folder, quantization_config=BitsAndBytesConfig(**NF4))
+
+
+def test_weights_that_bitsandbytes_has_repacked_are_refused(tmp_path, model_dir, on_cpu):
+    """As it does on some processors, when a model runs in evaluation mode. The error came after the training, and named another cause."""
+    model = in_4_bits(model_dir)
+    for layer in linears(model):
+        layer.weight.quant_state.packing_format_for_cpu = True
+    with pytest.raises(ConsistencyError, match="were repacked by bitsandbytes"):
+        paired.make_trainer(tmp_path, make_pairs(4), model=model, lora=True, method="bct")
+
+
+def test_a_reference_in_4_bits_is_not_repacked(tmp_path, model_dir, on_cpu):
+    trainer = on_policy.make_trainer(
+        tmp_path, make_pairs(8), ref_model=in_4_bits(model_dir), per_device_train_batch_size=8
+    )
+    layers = [layer for layer in linears(trainer.reference.model)]
+    assert layers
+    assert not any(layer.support_avx512bf16_for_cpu for layer in layers)
 
 
 def linears(model):

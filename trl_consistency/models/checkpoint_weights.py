@@ -24,10 +24,21 @@ def with_published_names(model: Any, weights: Iterable[tuple[str, Tensor]]) -> I
     conversions = getattr(model, "_weight_conversions", None) or get_model_conversion_mapping(model, add_legacy=False)
     # One tensor of a file may be several in memory, which must be put together. Otherwise each is converted by itself: copies are short-lived.
     converters = [of for of in conversions if isinstance(of, WeightConverter)]
+    if not all(map(_can_be_reversed, converters)):  # those of weights that were loaded in 4 bits
+        yield from weights
+        return
     is_split = any(len(of.target_patterns) > 1 for of in converters)
     plain = _without_adapter(model) if converters else model
     for part in [dict(weights)] if is_split else ({name: weight} for name, weight in weights):
         yield from revert_weight_conversion(plain, part).items()
+
+
+def _can_be_reversed(converter: WeightConverter) -> bool:
+    try:
+        converter.reverse_transform()
+    except NotImplementedError:
+        return False
+    return True
 
 
 def _without_adapter(model: Any) -> Any:

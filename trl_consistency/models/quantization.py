@@ -4,6 +4,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ..errors import ConsistencyError
+
 
 # The options of `BitsAndBytesConfig` that decide what weights in 4 bits are and how they are computed with, and their values
 OF_4_BITS: dict[str, tuple[str | bool, ...]] = {
@@ -19,11 +21,20 @@ def prevent_repacking(model: nn.Module) -> None:
 
     On CPUs with AVX512-BF16 it would repack them in evaluation mode for faster products, and training would continue
     with changed weights. This has no effect on GPUs.
+
+    Raises [`ConsistencyError`] if they are repacked already.
     """
     module: Any
-    for module in model.modules():
-        if hasattr(module, "support_avx512bf16_for_cpu"):
-            module.support_avx512bf16_for_cpu = False
+    for name, module in model.named_modules():
+        if not hasattr(module, "support_avx512bf16_for_cpu"):
+            continue
+        module.support_avx512bf16_for_cpu = False
+        state = getattr(module.weight, "quant_state", None)
+        if getattr(state, "packing_format_for_cpu", False):
+            raise ConsistencyError(
+                f"The 4-bit weights of {name} were repacked by bitsandbytes, as it does on this processor when a model runs in evaluation mode. "
+                "Training would go on with other weights. Load the model again, and give it to the trainer before it is run."
+            )
 
 
 def settle_biases(model: nn.Module) -> None:

@@ -19,7 +19,7 @@ from ..models.adapter_checks import check_adapter_of_reference
 from ..models.adapter_state import switched_off
 from ..models.checks import LOADING
 from ..models.finite_weights import check_base
-from ..models.quantization import scales_of
+from ..models.quantization import prevent_repacking, scales_of, settle_biases
 from ..models.sharding import is_sharded, prepare_frozen, shape_of, shard_of
 from ..upstream import ForwardRedirection, create_model_from_path, get_config_model_id
 
@@ -270,6 +270,8 @@ def load_reference_model(ref_model: Any, trainer: Any) -> Any:
         if accelerator.num_processes > 1:
             options["device_map"] = None  # "auto" would also use the other processes' devices.
         ref_model = create_model_from_path(ref_model, **options)
+    prevent_repacking(ref_model)
+    settle_biases(ref_model)
     check_base(ref_model, get_config_model_id(ref_model.config), accelerator)
     ours, theirs = (shape_of(model.get_output_embeddings().weight)[0] for model in (trainer.model, ref_model))
     if ours != theirs:

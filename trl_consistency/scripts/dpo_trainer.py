@@ -18,6 +18,7 @@ from ..log import get_logger
 from ..models.adapter_state import loading_in_own_dtype, restore_dtype
 from ..models.checkpoint_weights import loading_every_weight
 from ..models.folder_checks import check_checkpoint
+from ..models.quantization import prevent_repacking, settle_biases
 from ..models.sharding import keeps_adapter_dtype
 from ..passes.reference import base_weights, checksum_of
 from ..trainer.card.facts import quantization_data
@@ -57,6 +58,8 @@ class RecordingDPOTrainer(DPOTrainer):
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
+        prevent_repacking(self.model)
+        settle_biases(self.model)
         check_saves_whole(self)
         # The arguments are saved with the model, and tokens are secrets. The model is loaded, and nothing is pushed.
         self.args.hub_token, self.args.model_init_kwargs = None, without_token(self.args.model_init_kwargs)
