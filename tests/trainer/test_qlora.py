@@ -209,12 +209,10 @@ def test_weights_that_bitsandbytes_has_repacked_are_refused(tmp_path, model_dir,
 
 
 def test_a_reference_in_4_bits_is_not_repacked(tmp_path, model_dir, on_cpu):
-    trainer = on_policy.make_trainer(
-        tmp_path, make_pairs(8), ref_model=in_4_bits(model_dir), per_device_train_batch_size=8
-    )
-    layers = [layer for layer in linears(trainer.reference.model)]
-    assert layers
-    assert not any(layer.support_avx512bf16_for_cpu for layer in layers)
+    """On some processors, the training ended in an error: the reference had changed."""
+    reference = in_4_bits(model_dir)
+    on_policy.make_trainer(tmp_path, make_pairs(8), ref_model=reference, per_device_train_batch_size=8)
+    assert not any(layer.support_avx512bf16_for_cpu for layer in linears(reference))
 
 
 def linears(model):
