@@ -326,8 +326,30 @@ def test_an_adapter_on_weights_in_4_bits_is_in_float32_and_resumed_in_it(tmp_pat
     ]
     assert all(of.dtype == torch.float32 for of in trained[1].values())
     assert all(of.equal(trained[1][name]) for name, of in trained[0].items())
-    # Where processors allow it, bitsandbytes repacked the weights in the first evaluation, and the training went on with others.
-    assert not any(getattr(module, "support_avx512bf16_for_cpu", False) for module in whole.model.modules())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "changes",
+    [{"precompute_ref_log_probs": True}, {"eval_strategy": "steps", "eval_steps": 1, "dataset_test_split": "train"}],
+    ids=lambda of: next(iter(of)),
+)
+def test_passes_in_evaluation_mode_leave_weights_in_4_bits_as_they_are(tmp_path, resumable, changes):
+    """Where processors allow it, bitsandbytes repacked them in the first one, and the training went on with other weights."""
+    options = resumable | {
+        "resume_from_checkpoint": None,
+        "load_in_4bit": True,
+        "dtype": "bfloat16",
+        "learning_rate": 5e-3,
+    }
+    trained = [
+        train(tmp_path, **(options | more), output_dir=str(tmp_path / name))
+        for name, more in (("plain", {}), ("other", changes))
+    ]
+    one, other = (
+        torch.cat([of.detach().flatten() for of in run.model.parameters() if of.requires_grad]) for run in trained
+    )
+    assert torch.allclose(one, other, atol=1e-5)
 
 
 @pytest.mark.long

@@ -68,6 +68,10 @@ class RecordingDPOTrainer(DPOTrainer):
         self.run_record = _Record(self)
         self.checkpoints = Checkpoints(self)
 
+    def _precompute_ref_logps(self, *args: Any, **kwargs: Any) -> Any:
+        prevent_repacking(self.model)  # TRL's constructor comes here
+        return super()._precompute_ref_logps(*args, **kwargs)
+
     def train(self, resume_from_checkpoint: str | None = None, *args: Any, **kwargs: Any) -> Any:
         with command_lock(self.args.output_dir, self.accelerator):
             self.checkpoints.begin(resume_from_checkpoint)
