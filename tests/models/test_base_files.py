@@ -13,6 +13,7 @@ from transformers import (
 )
 
 from tests.helpers.architectures import CONFIGS, EXPERTS, HYBRIDS, SHAPE, make
+from trl_consistency.models import base_files
 from trl_consistency.models.base_files import other_weight
 from trl_consistency.models.checkpoint_weights import with_published_names
 from trl_consistency.models.folder_checks import check_checkpoint
@@ -120,3 +121,15 @@ def test_weights_that_are_in_4_bits_in_the_files(tmp_path):
     assert other_weight(model, str(tmp_path / "4")) is None
     named = dict(with_published_names(model, model.named_parameters()))
     assert named.keys() == dict(model.named_parameters()).keys()
+
+
+def test_an_adapter_whose_names_are_like_those_of_the_base(tmp_path):
+    """Weights of LoRA were turned as those of the attention are: a RuntimeError."""
+    model = saved("qwen3_moe", tmp_path)
+    adapted = get_peft_model(model, LoraConfig(r=2, target_modules="all-linear"))
+    seen = []
+    convert = base_files.with_published_names
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(base_files, "with_published_names", lambda base, held: seen.extend(held) or convert(base, seen))
+        assert other_weight(adapted.get_base_model(), str(tmp_path)) is None
+    assert not [name for name, _ in seen if "lora" in name]

@@ -201,11 +201,11 @@ def in_4_bits(folder):
 
 def test_weights_that_bitsandbytes_has_repacked_are_refused(tmp_path, model_dir, on_cpu):
     """As it does on some processors, when a model runs in evaluation mode. The error came after the training, and named another cause."""
-    model = in_4_bits(model_dir)
-    for layer in linears(model):
+    trainer = paired.make_trainer(tmp_path, make_pairs(4), model=in_4_bits(model_dir), lora=True, method="bct")
+    for layer in linears(trainer.model):
         layer.weight.quant_state.packing_format_for_cpu = True
     with pytest.raises(ConsistencyError, match="were repacked by bitsandbytes"):
-        paired.make_trainer(tmp_path, make_pairs(4), model=model, lora=True, method="bct")
+        trainer.train()
 
 
 def test_a_reference_in_4_bits_is_not_repacked(tmp_path, model_dir, on_cpu):

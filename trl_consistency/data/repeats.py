@@ -43,7 +43,8 @@ def messages_key(row: Mapping[str, Any], *columns: str) -> str:
 def documents_of(row: Mapping[str, Any]) -> Any:
     """Returns the documents that the template writes before a row's prompts, or None."""
     variables = parse_or_none(row.get("chat_template_kwargs"))
-    return without_none(variables).get("documents") or None if isinstance(variables, dict) else None
+    documents = without_none(variables).get("documents") if isinstance(variables, dict) else None
+    return documents if isinstance(documents, str) else list(documents if documents is not None else ()) or None
 
 
 def _as_text(content: list[Any]) -> str:

@@ -37,7 +37,13 @@ def other_weight(model: Any, named: str | None) -> str | None:
     folder = folder_of(named) if named else None
     if folder is None:
         return None
-    held = ((_plain(name), weight) for name, weight in model_tensors(model) if _is_whole(weight))
+    of_adapter = {"modules_to_save"}
+    of_adapter |= {part for layer in model.modules() for part in getattr(layer, "adapter_layer_names", ())}
+    held = (
+        (_plain(name), weight)
+        for name, weight in model_tensors(model)
+        if _is_whole(weight) and not of_adapter & {*name.split(".")}
+    )
     try:
         with ExitStack() as stack:
             files = [stack.enter_context(safe_open(file, framework="pt")) for file in weight_files(folder)]

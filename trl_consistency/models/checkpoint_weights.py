@@ -10,7 +10,7 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 from peft.utils.other import AuxiliaryTrainingWrapper
 from torch import Tensor
 from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import WeightConverter, revert_weight_conversion
+from transformers.core_model_loading import PrefixChange, WeightConverter, revert_weight_conversion
 
 from ..config.device import own_randomness
 from ..errors import ConsistencyError, one_line
@@ -21,16 +21,28 @@ def with_published_names(model: Any, weights: Iterable[tuple[str, Tensor]]) -> I
     Yields weights of a model, or parts of them, under the names that transformers saves, which are those of published files: a mixture
     has a tensor for each expert there.
     """
-    conversions = getattr(model, "_weight_conversions", None) or get_model_conversion_mapping(model, add_legacy=False)
+    conversions = getattr(model, "_weight_conversions", None) or [
+        of for of in get_model_conversion_mapping(model, add_legacy=False) if not isinstance(of, PrefixChange)
+    ]
     # One tensor of a file may be several in memory, which must be put together. Otherwise each is converted by itself: copies are short-lived.
     converters = [of for of in conversions if isinstance(of, WeightConverter)]
-    if not all(map(_can_be_reversed, converters)):  # those of weights that were loaded in 4 bits
+    if not conversions or not all(map(_can_be_reversed, converters)):  # as those of weights that were loaded in 4 bits
         yield from weights
         return
     is_split = any(len(of.target_patterns) > 1 for of in converters)
-    plain = _without_adapter(model) if converters else model
+    plain = _Converted(_without_adapter(model) if converters else model, conversions)
     for part in [dict(weights)] if is_split else ({name: weight} for name, weight in weights):
         yield from revert_weight_conversion(plain, part).items()
+
+
+class _Converted:
+    """A model with conversions of its names. transformers would look for those of one that was not loaded at each weight."""
+
+    def __init__(self, model: Any, conversions: list[Any]):
+        self._model, self._weight_conversions = model, conversions
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
 
 
 def _can_be_reversed(converter: WeightConverter) -> bool:
@@ -46,9 +58,7 @@ def _without_adapter(model: Any) -> Any:
     if not any(isinstance(module, BaseTunerLayer | AuxiliaryTrainingWrapper) for module in model.modules()):
         return model
     with own_randomness(None), torch.device("meta"):
-        plain = type(model)._from_config(deepcopy(model.config))
-    plain._weight_conversions = getattr(model, "_weight_conversions", None)
-    return plain
+        return type(model)._from_config(deepcopy(model.config))
 
 
 @contextmanager

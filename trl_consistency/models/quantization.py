@@ -21,15 +21,17 @@ def prevent_repacking(model: nn.Module) -> None:
 
     On CPUs with AVX512-BF16 it would repack them in evaluation mode for faster products, and training would continue
     with changed weights. This has no effect on GPUs.
-
-    Raises [`ConsistencyError`] if they are repacked already.
     """
     module: Any
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            module.support_avx512bf16_for_cpu = False
+
+
+def check_not_repacked(model: nn.Module) -> None:
+    """Raises [`ConsistencyError`] for a model whose 4-bit weights are repacked already, and that is to be trained."""
     for name, module in model.named_modules():
-        if not hasattr(module, "support_avx512bf16_for_cpu"):
-            continue
-        module.support_avx512bf16_for_cpu = False
-        state = getattr(module.weight, "quant_state", None)
+        state = getattr(getattr(module, "weight", None), "quant_state", None)
         if getattr(state, "packing_format_for_cpu", False):
             raise ConsistencyError(
                 f"The 4-bit weights of {name} were repacked by bitsandbytes, as it does on this processor when a model runs in evaluation mode. "

@@ -26,6 +26,7 @@ from ...log import get_logger
 from ...models.architecture import check_architecture
 from ...models.checks import TRAIN_IN_FLOAT32, config_of
 from ...models.folder_checks import check_checkpoint
+from ...models.quantization import check_not_repacked
 from ...models.sharding import is_sharded, shard_of
 from ...passes.blocks import resolve_layers
 from ...passes.flat import check_padding_free
@@ -285,7 +286,8 @@ def check_trainable(model: Any, accelerator: Any) -> None:
 
 
 def check_weights_unchanged(trainer: Any) -> None:
-    """Raises [`ConsistencyError`] if the model was changed after the trainer was made and before its first step."""
+    """Raises [`ConsistencyError`] if the model was changed after the trainer was made and before its first step, or repacked."""
+    check_not_repacked(trainer.model)
     has_begun = trainer.state.global_step > 0
     if not has_begun and checksum_of(trainer.model, trainer.base_weights) != trainer.base_checksum:
         raise ConsistencyError(
