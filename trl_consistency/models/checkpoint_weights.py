@@ -99,7 +99,8 @@ def _load_as_saved(model: Any, folder: str) -> None:
             )
     except Exception as error:  # of a class of one's own, for example, which takes other arguments
         raise ConsistencyError(
-            f"{folder} has weights under other names than the model, and `{type(model).__name__}.from_pretrained` cannot load it: {one_line(error)}"
+            f"{folder} has weights under other names than the model, and `{type(model).__name__}.from_pretrained` cannot load it: "
+            f"{one_line(error)} Use a class whose `from_pretrained` takes a folder and a `config`."
         ) from error
     if lacking := sorted(info["missing_keys"]):
         raise ConsistencyError(

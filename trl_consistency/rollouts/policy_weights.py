@@ -64,7 +64,7 @@ def _untied(model: Any, merge: bool) -> Iterator[tuple[str, Tensor]]:
     names = {name for name, _ in base.named_parameters()}
     # Tied weights are sent once.
     tied = {name for name, _ in base.named_parameters(remove_duplicate=False)} - names
-    # which vLLM knows
+    # vLLM knows the names in published files.
     yield from with_published_names(
         base, ((name, weight) for name, weight in _weights(base, merge) if name not in tied)
     )

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from transformers import LlamaForCausalLM
 
 from tests.helpers import paired
 from tests.helpers.architectures import CONFIGS, HYBRIDS, SMALLER, make
@@ -51,10 +53,10 @@ class Loading:
     """What of a trainer loads a checkpoint."""
 
     def __init__(self, model):
-        self.model, self.told = model, []
+        self.model = model
 
     def _issue_warnings_after_load(self, result):
-        self.told.append(result)
+        pass
 
 
 @pytest.mark.parametrize(
@@ -77,14 +79,10 @@ def test_every_weight_is_loaded(tmp_path, kind, tied):
 
 
 def load_as_transformers_does(model, folder):
-    from safetensors.torch import load_file
-
     return model.load_state_dict(load_file(folder / "model.safetensors"), strict=False)
 
 
 def test_weights_that_the_checkpoint_lacks(tmp_path):
-    from safetensors.torch import load_file, save_file
-
     model = make("llama")
     model.save_pretrained(tmp_path)
     stored = load_file(tmp_path / "model.safetensors")
@@ -93,5 +91,22 @@ def test_weights_that_the_checkpoint_lacks(tmp_path):
     with (
         loading_every_weight(trainer := Loading(model), str(tmp_path)),
         pytest.raises(ConsistencyError, match=r"lacks the weights model\.norm\.weight\. Take another"),
+    ):
+        trainer._issue_warnings_after_load(load_as_transformers_does(model, tmp_path))
+
+
+class OwnModel(LlamaForCausalLM):
+    """A class of one's own, which takes other arguments."""
+
+    def __init__(self, config, name):
+        super().__init__(config)
+
+
+def test_a_class_that_cannot_load_the_checkpoint(tmp_path):
+    make("gpt_neox").save_pretrained(tmp_path)
+    model = OwnModel(CONFIGS["llama"](), "mine")
+    with (
+        loading_every_weight(trainer := Loading(model), str(tmp_path)),
+        pytest.raises(ConsistencyError, match=r"`OwnModel\.from_pretrained` cannot load it: .* Use a class whose"),
     ):
         trainer._issue_warnings_after_load(load_as_transformers_does(model, tmp_path))
