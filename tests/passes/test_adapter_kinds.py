@@ -31,6 +31,8 @@ NEEDED = {
     "VBLORA": {"vector_length": 8, "num_vectors": 16},
     "WAVEFT": {"n_frequency": 8},
 }
+# What PEFT asks for when the adapter is made
+PACKAGES = {"ADAMSS": "sklearn"}
 FORMS_OF_LORA = [
     *({name: True} for name in ("use_dora", "use_rslora", "use_qalora", "lora_bias")),
     *({f"{name.lower()}_config": f"{name}Config"} for name in ("Arrow", "Kasa", "Monteclora", "Velora")),
@@ -62,6 +64,8 @@ def check_off(config):
 
 @pytest.mark.parametrize("kind", [str(getattr(kind, "value", kind)) for kind in PEFT_TYPE_TO_CONFIG_MAPPING])
 def test_each_kind(kind):
+    if kind in PACKAGES:
+        pytest.importorskip(PACKAGES[kind])
     make_config = PEFT_TYPE_TO_CONFIG_MAPPING[kind]
     known = {of.name for of in fields(make_config)}
     options = {name: value for name, value in {**GIVEN, **NEEDED.get(kind, {})}.items() if name in known}
