@@ -51,8 +51,11 @@ def test_other_prompts_have_another_digest_and_the_same_have_the_same():
     assert one == other
 
 
-def test_pairs_about_other_documents_are_others():
-    rows = [ROWS[0] | {"chat_template_kwargs": {"documents": [{"text": text}], "year": 2026}} for text in "ab"]
+@pytest.mark.parametrize(
+    "given", [lambda text: [{"text": text}], lambda text: {"text": text}, ord], ids=["list", "dict", "number"]
+)
+def test_pairs_about_other_documents_are_others(given):
+    rows = [ROWS[0] | {"chat_template_kwargs": {"documents": given(text), "year": 2026}} for text in "ab"]
     one, other = digests_of(rows)
     assert one != other
     assert list(digests_of(Dataset.from_list(rows))) == [one, other]

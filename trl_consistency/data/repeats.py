@@ -44,7 +44,7 @@ def documents_of(row: Mapping[str, Any]) -> Any:
     """Returns the documents that the template writes before a row's prompts, or None."""
     variables = parse_or_none(row.get("chat_template_kwargs"))
     documents = without_none(variables).get("documents") if isinstance(variables, dict) else None
-    return documents if isinstance(documents, str) else list(documents if documents is not None else ()) or None
+    return (list(documents) if isinstance(documents, tuple | np.ndarray) else documents) or None
 
 
 def _as_text(content: list[Any]) -> str:
