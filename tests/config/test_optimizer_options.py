@@ -29,6 +29,7 @@ from trl_consistency.config.optimizer_options import ADAM, OPTIM_ARGS, READ_OF_A
         ({"optim": "sgd", "optim_target_modules": ["q_proj"]}, "`optim_target_modules` is set, but `optim` is sgd"),
         ({"optim": "sgd", "adam_beta1": 0.5}, "`adam_beta1` is set, but `optim` is sgd"),
         ({"optim": "paged_lion_8bit", "adam_epsilon": 0.5}, "`adam_epsilon` is set, but `optim` is paged_lion_8bit"),
+        ({"optim": "adalomo"}, "`optim` adalomo changes weights within the backward pass"),
         (
             {"lr_scheduler_type": "constant", "warmup_steps": 3},
             "which has no warmup: set `lr_scheduler_type: constant_w",

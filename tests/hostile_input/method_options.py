@@ -288,6 +288,12 @@ CASES: list[Case] = [
                 "`optim_target_modules` is set, but `optim` is sgd, which trains all modules alike: it is for GaLore and APOLLO. Leave it out.",
             ),
             (
+                "optimizer within the backward pass",
+                "An optimizer that changes weights within the backward pass",
+                {"optim": "galore_adamw_layerwise"},
+                "`optim` galore_adamw_layerwise changes weights within the backward pass: it leaves no gradient to clip or to check, and …",
+            ),
+            (
                 "warmup of a constant learning rate",
                 "A warmup with a schedule that has none",
                 {"lr_scheduler_type": "constant", "warmup_steps": 3},

@@ -35,6 +35,8 @@ READ_OF_ADAM: dict[str, tuple[str, ...]] = {
     "lion": ("adam_beta1", "adam_beta2"),
 }
 
+IN_BACKWARD = ("lomo", "adalomo")
+
 WITHOUT_WARMUP = ("constant", "reduce_lr_on_plateau", "greedy")
 WITHOUT_KWARGS = ("constant", "constant_with_warmup")
 BY_METRIC = ("reduce_lr_on_plateau", "greedy")  # which lower the learning rate where a metric does not improve
@@ -43,6 +45,11 @@ BY_METRIC = ("reduce_lr_on_plateau", "greedy")  # which lower the learning rate 
 def check_optimizer_options(args: Any) -> None:
     """Raises [`ConsistencyError`] for an option of the optimizer or the schedule that would be ignored."""
     optimizer = str(getattr(args.optim, "value", args.optim))
+    if optimizer in IN_BACKWARD or optimizer.endswith("_layerwise"):
+        raise ConsistencyError(
+            f"`optim` {optimizer} changes weights within the backward pass: it leaves no gradient to clip or to check, and a checkpoint "
+            "has nothing of its state. Set an 8-bit optimizer, as `adamw_8bit`, or `galore_adamw`."
+        )
     if args.optim_target_modules and not optimizer.startswith(("galore", "apollo")):
         raise ConsistencyError(
             f"`optim_target_modules` is set, but `optim` is {optimizer}, which trains all modules alike: it is for GaLore "

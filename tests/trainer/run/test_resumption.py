@@ -273,6 +273,25 @@ def test_optimizer_that_cannot_be_compared(copy):
         make_trainer(directory, optim="sgd", optim_args="momentum=0.9").train(resume_from_checkpoint=True)
 
 
+class KeepsStateInGroups(torch.optim.SGD):
+    """As GrokAdamW."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["state"] = {group["params"][0]: {"step": 1}}
+        return super().step(closure)
+
+
+def test_optimizer_whose_state_is_not_restored(tmp_path):
+    """The resumed run went on without it."""
+    own_optimizer = {"optimizer_cls_and_kwargs": (KeepsStateInGroups, {"lr": 0.1})}
+    with_own(tmp_path, own_optimizer).train()
+    with pytest.raises(
+        ConsistencyError, match=r"checkpoint-2 cannot be loaded \(it belongs to weights of the run before"
+    ):
+        with_own(tmp_path, own_optimizer).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+
+
 def test_longer_runs_of_a_constant_learning_rate(tmp_path):
     make_trainer(tmp_path, lr_scheduler_type="constant", max_steps=2).train()
     longer = make_trainer(tmp_path, lr_scheduler_type="constant", max_steps=4)

@@ -306,7 +306,9 @@ def _load(checkpoint: str | None, load: Callable[[str | None], None], trainer: A
         load(checkpoint)
         if lacking := needed - {name for group in trainer.optimizer.param_groups for name in group}:
             raise ValueError(f"it has no {', '.join(sorted(lacking))}, and is another optimizer's")
-    except (EOFError, KeyError, RuntimeError, TypeError, ValueError, UnpicklingError) as error:
+        if any("state" in group for group in trainer.optimizer.param_groups):
+            raise ValueError("it belongs to weights of the run before, as GrokAdamW keeps it")
+    except (AssertionError, EOFError, KeyError, RuntimeError, TypeError, ValueError, UnpicklingError) as error:
         raise ConsistencyError(
             f"The optimizer's state in {checkpoint} cannot be loaded ({one_line(error)}). Delete that checkpoint and start "
             "again with `--resume_from_checkpoint true`, or resume with the options of the run that saved it."
