@@ -12,12 +12,14 @@ from transformers import (
     Qwen3VLMoeForConditionalGeneration,
 )
 
+from tests.helpers import every_architecture
 from tests.helpers.architectures import CONFIGS, EXPERTS, HYBRIDS, SHAPE, make
+from tests.helpers.models import make_tokenizer
 from trl_consistency.models import base_files
 from trl_consistency.models.base_files import other_weight
 from trl_consistency.models.checkpoint_weights import with_published_names
 from trl_consistency.models.folder_checks import check_checkpoint
-from trl_consistency.rollouts.policy_weights import policy_weights
+from trl_consistency.rollouts.policy_weights import policy_weights, write_base
 
 
 # A part of each that has another name in the files
@@ -30,15 +32,19 @@ PARTS = {
 }
 
 
-def saved(kind, folder):
-    make(kind).save_pretrained(folder)
+def saved(kind, folder, **options):
+    make(kind).save_pretrained(folder, **options)
     return type(make(kind)).from_pretrained(folder, dtype=torch.float32)
 
 
+@pytest.mark.parametrize("published", [True, False])
 @pytest.mark.parametrize("kind", PARTS)
-def test_a_changed_weight_is_found(tmp_path, kind):
-    """Experts and heads that were changed were taken for those of the files: they were looked for under the names in memory."""
-    model = saved(kind, tmp_path)
+def test_a_changed_weight_is_found(tmp_path, kind, published):
+    """
+    Experts and heads that were changed were taken for those of the files: they were looked for under the names in memory, and then, in
+    files that have these, under the others.
+    """
+    model = saved(kind, tmp_path, save_original_format=published)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if PARTS[kind] in name:
@@ -110,17 +116,40 @@ def test_a_changed_weight_in_a_layer_of_an_adapter(tmp_path, options, changed):
     assert changed in other_weight(get_peft_model(model, lora).get_base_model(), str(tmp_path))
 
 
-def test_weights_that_are_in_4_bits_in_the_files(tmp_path):
-    """How transformers loads them cannot be undone."""
+@pytest.mark.parametrize("kind", ["llama", "gpt_neox", "qwen3_moe", "nemotron_h"])
+def test_weights_that_are_in_4_bits_in_the_files(tmp_path, kind):
+    """How transformers loads them cannot be undone. All weights kept their names in memory for that, also in files for vLLM."""
     in_4_bits = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
-    saved("llama", tmp_path / "base")
+    saved(kind, tmp_path / "base")
     AutoModelForCausalLM.from_pretrained(tmp_path / "base", quantization_config=in_4_bits).save_pretrained(
         tmp_path / "4"
     )
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "4")
     assert other_weight(model, str(tmp_path / "4")) is None
-    named = dict(with_published_names(model, model.named_parameters()))
-    assert named.keys() == dict(model.named_parameters()).keys()
+    (tmp_path / "for_vllm").mkdir()
+    write_base(model, make_tokenizer(), tmp_path / "for_vllm")
+    expected = load_file(tmp_path / "base" / "model.safetensors")
+    assert load_file(tmp_path / "for_vllm" / "model.safetensors").keys() == expected.keys()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if PARTS[kind] in name and weight.is_floating_point():
+                weight.mul_(1.5)
+    assert (other_weight(model, str(tmp_path / "4")) is not None) == (kind != "llama"), (
+        "what has 4 bits cannot be compared"
+    )
+
+
+def test_buffers_have_published_names_too(tmp_path):
+    """They kept those in memory beside the weights, which had the others."""
+    model = AutoModelForCausalLM.from_config(every_architecture.make_config("minimax_m2"))
+    model.save_pretrained(tmp_path / "saved")
+    (tmp_path / "for_vllm").mkdir()
+    write_base(model, make_tokenizer(), tmp_path / "for_vllm")
+    expected = load_file(tmp_path / "saved" / "model.safetensors")
+    written = load_file(tmp_path / "for_vllm" / "model.safetensors")
+    assert [name for name in expected if "e_score_correction_bias" in name]
+    assert written.keys() == expected.keys()
+    assert all(torch.equal(weight, expected[name]) for name, weight in written.items())
 
 
 def test_an_adapter_whose_names_are_like_those_of_the_base(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from accelerate import PartialState
 from accelerate.state import AcceleratorState
+from datasets import Dataset
 from huggingface_hub import metadata_load
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
@@ -19,6 +20,7 @@ from tests.helpers.models import CHATML, make_model, make_tokenizer
 from trl_consistency.data.folders import TRAINED_PAIRS
 from trl_consistency.data.trained_pairs import digests_of, read_digests, write_digests
 from trl_consistency.scripts import dpo
+from trl_consistency.scripts.dpo_trainer import digests_of_preferences
 from trl_consistency.trainer.run.run_lock import command_lock
 
 
@@ -167,6 +169,15 @@ def test_the_pairs_are_noted_beside_the_weights(tmp_path, preferences, model_dir
     for folder in ("out", "out/checkpoint-2"):
         assert {*read_digests(tmp_path / folder)} == {*digests_of(pairs)}
     assert ("8 of 8 row(s) have no `clean_prompt`, so `evaluate` will not know the pairs" in caplog.text) != of_pairs
+
+
+def test_the_documents_of_the_pairs_are_noted():
+    """As in the digests of pairs: `evaluate` did not know those that have documents."""
+    variables = {"documents": [{"text": "Lyon is a city."}]}
+    row = {"clean_prompt": user("Which?"), "chat_template_kwargs": variables}
+    preference = row | {"prompt": user("B? Which?"), "chosen": user("A"), "rejected": user("B")}
+    pair = row | {"perturbed_prompt": user("B? Which?")}
+    assert digests_of_preferences(Dataset.from_list([preference])).tolist() == digests_of([pair]).tolist()
 
 
 def test_the_pairs_of_the_base_model_are_kept(tmp_path, preferences, model_dir):

@@ -30,18 +30,18 @@ def has_adapter(model: nn.Module) -> bool:
 
 def policy_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
     """
-    Yields names, as in the files of the model without the adapter, and weights with the adapter merged. Leaves the model unchanged.
+    Yields names, as in published files of the model, which vLLM knows, and weights with the adapter merged. Leaves the model unchanged.
 
     Each adapted layer is copied, and its adapter is merged into the copy. 4-bit weights are dequantized. Only one copy
     exists at a time.
     """
-    yield from _untied(model, merge=True)
+    yield from with_published_names(base_model(model), _untied(model, merge=True))
 
 
 def write_base(model: Any, processing_class: ProcessingClass, folder: Path) -> None:
     """Writes a checkpoint of the model without its LoRA adapter, 4-bit weights dequantized, from which vLLM can load."""
     base = base_model(model)
-    tensors = chain(_untied(model, merge=False), _saved_buffers(base))
+    tensors = with_published_names(base, chain(_untied(model, merge=False), _saved_buffers(base)))
     weights = {name: tensor.to("cpu", copy=True) for name, tensor in tensors}
     save_torch_state_dict(weights, folder)
     config = copy.deepcopy(base.config)
@@ -64,10 +64,7 @@ def _untied(model: Any, merge: bool) -> Iterator[tuple[str, Tensor]]:
     names = {name for name, _ in base.named_parameters()}
     # Tied weights are sent once.
     tied = {name for name, _ in base.named_parameters(remove_duplicate=False)} - names
-    # vLLM knows the names in published files.
-    yield from with_published_names(
-        base, ((name, weight) for name, weight in _weights(base, merge) if name not in tied)
-    )
+    yield from ((name, weight) for name, weight in _weights(base, merge) if name not in tied)
 
 
 def _weights(module: nn.Module, merge: bool, prefix: str = "") -> Iterator[tuple[str, Tensor]]:

@@ -142,10 +142,12 @@ def digests_of_preferences(dataset: Any) -> np.ndarray:
     """
     if not isinstance(dataset, Dataset):
         return np.array([], dtype=np.uint64)
-    columns = [column for column in ("clean_prompt", "prompt") if column in dataset.column_names]
+    columns = [
+        column for column in ("clean_prompt", "prompt", "chat_template_kwargs") if column in dataset.column_names
+    ]
     rows = dataset.select_columns(columns).with_format(None)
     pairs = [
-        {"clean_prompt": row["clean_prompt"], "perturbed_prompt": row["prompt"]}
+        {**row, "perturbed_prompt": row["prompt"]}
         for row in rows
         if type(row.get("clean_prompt")) is type(row["prompt"])
     ]
