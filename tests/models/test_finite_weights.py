@@ -1,9 +1,11 @@
 import pytest
 import torch
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 from trl_consistency.finite import NotFiniteError
 from trl_consistency.models.finite_weights import check_base
+from trl_consistency.models.quantization import plain_tensors
 
 
 def quantised(storage):
@@ -49,3 +51,16 @@ def test_other_weights_are():
         model.weight[0, 0] = float("inf")
     with pytest.raises(NotFiniteError, match="weight"):
         check_base(model, "model")
+
+
+def test_tensors_within_a_weight():
+    """As torchao holds numbers and scales."""
+    one, two, three = torch.ones(2, 2), torch.ones(2, 2), torch.full((2, 2), float("nan"))
+    within = plain_tensors(TwoTensor(one, TwoTensor(two, three)))
+    assert [id(of) for of in within] == [id(of) for of in (one, two, three)]
+    layer = nn.Linear(2, 2, bias=False)
+    layer.weight = nn.Parameter(TwoTensor(one, two))
+    check_base(layer, "model")
+    layer.weight = nn.Parameter(TwoTensor(one, three))
+    with pytest.raises(NotFiniteError):
+        check_base(layer, "model")

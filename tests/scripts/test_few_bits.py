@@ -1,4 +1,4 @@
-"""Commands that ask an adapter on weights that are not quantized warn if it was trained on weights in 4 or 8 bits."""
+"""Commands that ask an adapter on weights that are not quantized warn if it was trained on quantized ones."""
 
 import warnings
 from contextlib import suppress
@@ -14,9 +14,19 @@ from trl_consistency.scripts import suites
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("bits", [4, 8, None])
+@pytest.mark.parametrize(
+    ("said", "how"),
+    [
+        ("load_in_4bit: true", "in 4 bits"),
+        ("load_in_8bit: true", "in 8 bits"),
+        ("quant_method: quanto", "quantized with quanto"),
+        ("license: mit", None),
+    ],
+)
 @pytest.mark.parametrize("command", ["pairs", "convert", "lint", "suites"])
-def test_adapters_of_weights_in_few_bits_are_warned_about(command, bits, tmp_path, model_dir, tokenizer, monkeypatch):
+def test_adapters_of_quantized_weights_are_warned_about(
+    command, said, how, tmp_path, model_dir, tokenizer, monkeypatch
+):
     monkeypatch.setattr(
         answering, "generate_ids", lambda model, tokenizer, prompts, *args, **kwargs: [[5, 1]] * len(prompts)
     )
@@ -24,8 +34,7 @@ def test_adapters_of_weights_in_few_bits_are_warned_about(command, bits, tmp_pat
     monkeypatch.setattr(suites, "run_suites", lambda *args, **kwargs: {"base": []})
     adapter = save_adapter(model_dir, tmp_path / "adapter", 0)
     tokenizer.save_pretrained(adapter)
-    if bits:
-        Path(adapter, "README.md").write_text(f"---\nload_in_{bits}bit: true\n---\n# mine\n")
+    Path(adapter, "README.md").write_text(f"---\n{said}\n---\n# mine\n")
     file, out = str(tmp_path / "rows.jsonl"), ["--output_dir", str(tmp_path / "out")]
     rows = make_pairs(4, completion=False).add_column("answer", ["Paris"] * 4).add_column("question", list("abcd"))
     (rows.select_columns(["question", "answer"]) if command == "pairs" else rows).to_json(file)
@@ -41,5 +50,5 @@ def test_adapters_of_weights_in_few_bits_are_warned_about(command, bits, tmp_pat
     ):  # no pair is vulnerable, or can be converted
         warnings.simplefilter("always")
         cli([command, *options, "--model_name_or_path", adapter])
-    warned = [of for of in caught if f"{adapter} was trained on weights in {bits} bits" in str(of.message)]
-    assert len(warned) == (bits is not None)
+    warned = [of for of in caught if f"{adapter} was trained on weights {how}" in str(of.message)]
+    assert len(warned) == (how is not None)

@@ -5,7 +5,14 @@ import re
 import pytest
 import torch
 from peft import IA3Config, LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
-from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+    TorchAoConfig,
+)
 
 from tests.helpers import on_policy, paired
 from tests.helpers.architectures import FOR_TEXTS, make
@@ -174,6 +181,26 @@ def test_card_says_so_and_its_snippet_loads_the_model(tmp_path, model_dir, on_cp
     names = {}
     exec(snippet.replace("path/to/this/folder", str(tmp_path / "adapter")), names)
     assert len(linears(names["model"])) == len(linears(trainer.model))
+
+
+@pytest.mark.parametrize("method", ["kl", "opct"])
+def test_weights_that_torchao_quantized(tmp_path, model_dir, method, on_cpu):
+    """Its tensors lack most operations: the check of the weights ended in a NotImplementedError."""
+    quantization = pytest.importorskip("torchao.quantization")
+    config = TorchAoConfig(quantization.Int8WeightOnlyConfig(version=2))
+    model = AutoModelForCausalLM.from_pretrained(model_dir, quantization_config=config, dtype=torch.float32)
+    ids = torch.tensor([[5, 6, 7, 8]])
+    before = model(ids).logits.detach()
+    options = {"use_cpu": on_cpu, "learning_rate": 5e-3, "max_steps": 2}
+    data = {"train_dataset": make_pairs(8), "peft_config": LoraConfig(**LORA)}
+    trainer = trainer_of(method, tmp_path, model, options, **data)
+    trainer.train()
+    trainer.save_model()
+    trainer.model.eval()
+    with torch.no_grad(), trainer.model.disable_adapter():
+        assert torch.equal(trainer.model(ids).logits, before)
+    assert not torch.equal(trainer.model(ids).logits, before)
+    assert "on weights quantized with torchao" in (tmp_path / "README.md").read_text()
 
 
 @pytest.mark.parametrize("method", ["bct", "kl", "opct"])

@@ -10,6 +10,7 @@ from torch import Tensor
 from ..generation.model_identity import model_tensors
 from ..weight_files import folder_of, is_here, weight_files
 from .checkpoint_weights import with_published_names
+from .quantization import plain_tensors
 
 
 # Rows of each weight that are compared: the first, those in the middle, and the last, where new tokens have their embeddings. What
@@ -68,6 +69,8 @@ def _is_whole(weight: Tensor) -> bool:
 
 def _differs(weight: Tensor, stored: Any) -> bool:
     """Whether some rows of a weight are not those of its file. Weights that cannot be compared do not differ."""
+    if plain_tensors(weight)[0] is not weight:
+        return False
     if not weight.ndim or not weight.is_floating_point() or list(weight.shape) != stored.get_shape():
         return False
     last = max(len(weight) - ROWS, 0)

@@ -7,7 +7,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from ..finite import NotFiniteError, check_files, is_finite
-from .quantization import packed_weights
+from .quantization import packed_weights, plain_tensors
 from .sharding import is_sharded, shard_of
 
 
@@ -18,7 +18,7 @@ def check_base(model: nn.Module, name: str, accelerator: Accelerator | None = No
     model.
     """
     packed = packed_weights(model)
-    parts = ((weight, packed.get(weight, [shard_of(tensor)])) for weight, tensor in model.named_parameters())
+    parts = ((weight, packed.get(weight, plain_tensors(shard_of(tensor)))) for weight, tensor in model.named_parameters())
     found = next((weight for weight, tensors in parts if not all(map(is_finite, tensors))), None)
     if _all_agree(found is None, accelerator):
         return

@@ -34,7 +34,7 @@ from ..generation.options import end_tokens
 from ..weight_files import ADAPTER_CONFIG, folder_of
 from .embedded_models import resolve_model
 from .loading import is_adapter_folder
-from .quantization import OF_4_BITS
+from .quantization import OF_4_BITS, quantization_of, words_of
 
 
 # What is read here of adapters and models
@@ -250,27 +250,27 @@ def trained_pairs_in(path: str, pairs: Mapping[str, np.ndarray]) -> list[str]:
 
 def warn_of_quantization(paths: Sequence[str], model: Any) -> None:
     """
-    Warns of folders of adapters that were trained on weights in 4 or 8 bits if those of `model` are not, and of such that were trained
-    on weights that are not quantized if those of `model` are.
+    Warns of folders of adapters that were trained on quantized weights if those of `model` are not so, and of such that were trained on
+    weights that are not quantized if those of `model` are.
     """
-    here = next((bits for bits in (4, 8) if getattr(model, f"is_loaded_in_{bits}bit", False)), None)
+    here = words_of(quantization_of(model))
     for path in paths:
         folder = _folder(path)
-        bits = _trained_bits(folder) if is_adapter_folder(str(folder)) else here
-        if bits == here or (bits is None and not _was_trained_whole(folder)):
+        trained = words_of(_trained_quantization(folder)) if is_adapter_folder(str(folder)) else here
+        if trained == here or (trained is None and not _was_trained_whole(folder)):
             continue
-        if bits is None:
-            said = f"that are not quantized, and is measured on weights in {here} bits"
-            remedy = "Measure it without `load_in_4bit`."
-        else:
-            said = f"in {bits} bits, and is measured on weights that are not"
-            remedy = (
-                "`trl-consistency evaluate --load_in_4bit true` loads them in 4 bits."
-                if bits == 4
-                else "No command loads them in 8 bits. In Python, load the model so, and give it to `evaluate`."
-            )
+        remedy = "In Python, load the model as it was trained, and give it to `evaluate`."
+        if trained is None:
+            remedy = "Measure it without `load_in_4bit`." if here == "in 4 bits" else remedy
+        elif trained == "in 4 bits":
+            remedy = "`trl-consistency evaluate --load_in_4bit true` loads them in 4 bits."
+        elif trained == "in 8 bits":
+            remedy = "No command loads them in 8 bits. In Python, load the model so, and give it to `evaluate`."
         warnings.warn(
-            printable(f"{path} was trained on weights {said}: it answers otherwise than in its training. {remedy}")
+            printable(
+                f"{path} was trained on weights {trained or 'that are not quantized'}, and is measured on weights "
+                f"{here or 'that are not'}: it answers otherwise than in its training. {remedy}"
+            )
         )
 
 
@@ -296,16 +296,10 @@ def quantization_in_4_bits(paths: Sequence[str]) -> BitsAndBytesConfig:
     return BitsAndBytesConfig(load_in_4bit=True, **of_first)
 
 
-def _trained_bits(folder: Path) -> int | None:
-    """Returns the bits of the quantized weights that an adapter was trained on. None if they were not, or nothing says so."""
-    said = _trained_quantization(folder)
-    return next((bits for bits in (4, 8) if said.get(f"load_in_{bits}bit") is True), None)
-
-
 def _trained_quantization(folder: Path) -> dict[str, Any]:
     """
-    Returns the options of `BitsAndBytesConfig` with which an adapter was trained. Its card says them, or in a checkpoint the state
-    of the trainer. Empty if neither does.
+    Returns the options of the quantization with which an adapter was trained. Its card says them, or in a checkpoint the state of the
+    trainer. Empty if neither does.
     """
     said = _run_of_checkpoint(folder).get("quantization")
     return {**(said if isinstance(said, dict) else {}), **_card_data(folder)}

@@ -1,8 +1,10 @@
-"""Support for bitsandbytes' 4-bit weights."""
+"""What weights are quantized with, and support for bitsandbytes' 4-bit ones."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..errors import ConsistencyError
 
@@ -13,6 +15,33 @@ OF_4_BITS: dict[str, tuple[str | bool, ...]] = {
     "bnb_4bit_use_double_quant": (True, False),
     "bnb_4bit_compute_dtype": ("bfloat16", "float16", "float32"),
 }
+
+
+def words_of(quantization: Any) -> str | None:
+    """
+    Returns in words how weights are quantized, by the options of a quantization as a mapping, which may be another's: `in 4 bits` and
+    `in 8 bits` with bitsandbytes, and `quantized with quanto` and the like. None if they are not.
+    """
+    said = quantization if isinstance(quantization, Mapping) else {}
+    bits = next((bits for bits in (4, 8) if said.get(f"load_in_{bits}bit") is True), None)
+    method = said.get("quant_method")
+    if bits is None and isinstance(method, str) and method != "bitsandbytes":
+        return f"quantized with {getattr(method, 'value', method)}"
+    return bits and f"in {bits} bits"
+
+
+def quantization_of(model: Any) -> dict[str, Any]:
+    """Returns the options with which the weights of a model are quantized; empty if they are not."""
+    options = getattr(getattr(model, "config", None), "quantization_config", None) or {}
+    return options if isinstance(options, dict) else dict(options.to_dict())
+
+
+def plain_tensors(weight: Tensor) -> list[Tensor]:
+    """Returns the tensors that hold the numbers of a weight: those within one that torchao or quanto quantized, or itself."""
+    if not is_traceable_wrapper_subclass(weight):
+        return [weight]
+    names, _ = weight.__tensor_flatten__()
+    return [part for name in names for part in plain_tensors(getattr(weight, name))]
 
 
 def prevent_repacking(model: nn.Module) -> None:

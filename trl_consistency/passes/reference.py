@@ -19,7 +19,7 @@ from ..models.adapter_checks import check_adapter_of_reference
 from ..models.adapter_state import switched_off
 from ..models.checks import LOADING
 from ..models.finite_weights import check_base
-from ..models.quantization import prevent_repacking, scales_of, settle_biases
+from ..models.quantization import plain_tensors, prevent_repacking, scales_of, settle_biases
 from ..models.sharding import is_sharded, prepare_frozen, shape_of, shard_of
 from ..upstream import ForwardRedirection, create_model_from_path, get_config_model_id
 
@@ -251,8 +251,9 @@ def _checksum(weights: list[Tensor]) -> int:
 
 
 def _sum_of_bits(weight: Tensor) -> int:
-    integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[weight.element_size()]
-    return int(weight.detach().contiguous().view(integer).sum(dtype=torch.int64))
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    parts = [part.detach().contiguous() for part in plain_tensors(weight)]
+    return sum(int(part.view(integers[part.element_size()]).sum(dtype=torch.int64)) for part in parts)
 
 
 def load_reference_model(ref_model: Any, trainer: Any) -> Any:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from datasets import ClassLabel, Dataset, Features, Value
 from peft import LoraConfig, PeftConfig, PeftModel, VeraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, QuantoConfig
 
 from tests.helpers import on_policy
 from tests.helpers.cards import card, make_trainer, read
@@ -445,6 +445,16 @@ def test_metadata_say_that_the_weights_were_in_few_bits(tmp_path, bits):
     assert {name for name in metadata if name.startswith("load_in")} == (
         {f"load_in_{bits}bit"} if bits < 32 else set()
     )
+
+
+def test_another_quantization_is_named(tmp_path):
+    """The card named float32 alone, and no command said that the adapter was measured on other weights."""
+    model = make_model()
+    model.config.quantization_config = QuantoConfig(weights="int4")
+    trainer = make_trainer(tmp_path, model, lora=LoraConfig(r=4, target_modules=["q_proj"]))
+    text, metadata = card(trainer)
+    assert "| Adapter | LoRA, rank 4, alpha 8, on weights quantized with quanto |" in text
+    assert metadata["quant_method"] == "quanto"
 
 
 @pytest.mark.parametrize("options", [{"init_lora_weights": "olora"}, {"bias": "all"}])

@@ -23,7 +23,7 @@ from ...data.repeats import first_rows
 from ...errors import ConsistencyError
 from ...generation.model_identity import BASE_CHANGES, BASE_WEIGHTS
 from ...history import own_entries
-from ...models.quantization import OF_4_BITS
+from ...models.quantization import OF_4_BITS, quantization_of
 from ...passes.blocks import base_model, find_blocks
 from ...rollouts.adapter_sync import check_adapter, engine_rank
 from ...smollm2.checkpoint import HUB_NAME, origin_of
@@ -218,11 +218,12 @@ def _own_class(model: Any) -> str | None:
 
 
 def quantization_data(model: Any) -> dict[str, Any]:
-    """Returns what the metadata of a card say of the bits of a model's weights, which `evaluate` reads."""
+    """Returns what the metadata of a card say of how a model's weights are quantized, which `evaluate` reads."""
     if getattr(model, "is_loaded_in_8bit", False):
         return {"load_in_8bit": True}
     if not getattr(model, "is_loaded_in_4bit", False):
-        return {}
+        method = quantization_of(model).get("quant_method")
+        return {} if method is None else {"quant_method": str(getattr(method, "value", method))}
     options = model.config.quantization_config.to_dict()
     return {"load_in_4bit": True, **{name: options[name] for name in OF_4_BITS}}
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from accelerate.utils import is_peft_model
 
+from ...models.quantization import quantization_of, words_of
 from ...models.sharding import shape_of
 from .words import in_words, safe
 
@@ -26,8 +27,8 @@ def describe_weights(trainer: Any, trainable: set[int], trained: set[int]) -> di
     number = sum(size for of, size in sizes.items() if of in trained)
     if is_peft_model(model):
         config = model.peft_config[model.active_adapters[0]]
-        bits = next((bits for bits in (4, 8) if getattr(model, f"is_loaded_in_{bits}bit", False)), None)
-        quantised = f", on weights in {bits} bits" if bits else ""
+        said = words_of(quantization_of(model))
+        quantised = f", on weights {safe(said)}" if said else ""
         other = ", **on other weights than those of the base model above**" if trainer.base_is_another else ""
         whole = sum(size for of, size in sizes.items() if of in trainable | trained)
         left = f", {whole - number:,} of its {whole:,} weights not trained" if whole > number else ""
