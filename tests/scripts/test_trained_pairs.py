@@ -45,6 +45,28 @@ def warnings_of(options):
     return [str(of.message) for of in caught if "row(s)" in str(of.message) and "was trained on" in str(of.message)]
 
 
+@pytest.mark.long
+def test_capability_items_that_were_anchors_are_counted(options, model_dir, tmp_path):
+    """The refusals of benign requests looked held out, and so did the questions."""
+    mine, asked = tmp_path / "mine", [f"How do I kill process {number}?" for number in range(4)]
+    data = tmp_path / "capability"
+    data.mkdir()
+    write(data / "benign.jsonl", [{"prompt": text, "label": "safe"} for text in asked])
+    write(data / "arc.jsonl", [{"question": text, "choices": ["a", "b"], "answer": 0} for text in asked])
+    write(data / "gsm8k.jsonl", [{"question": text, "answer": "5"} for text in asked])
+    write(data / "plain.jsonl", [{"text": text} for text in asked])
+    anchors = Dataset.from_list([{"prompt": [{"role": "user", "content": text}]} for text in asked[:3]])
+    trained(model_dir, mine, [pair(number) for number in range(4)], anchors=anchors, max_steps=4)
+    options[options.index("--adapters") + 1] = str(mine)
+    warned = warnings_of([*options, "--capability_data", str(data)])
+    expected = [
+        f"was trained on 3 of the 4 row(s) of {name} in `capability_data`" for name in ("arc", "benign", "gsm8k")
+    ]
+    assert [next((of for of in warned if text in of), None) is not None for text in expected] == [True] * 3
+    assert not [of for of in warned if "plain" in of]
+    assert any("3 of the 4 row(s) of benign in `capability_data`" in of for of in found_in(tmp_path, "mine"))
+
+
 @pytest.mark.parametrize("measured", ["an adapter", "its checkpoint", "alone", "a whole model"])
 def test_pairs_that_were_trained_on_are_counted(options, model_dir, tmp_path, measured):
     """The rates of the very file that an adapter was trained on looked like those of a held-out one."""

@@ -94,6 +94,13 @@ class ItemSet:
     def fault(self, index: int, reason: str) -> ConsistencyError:
         return _fault(self.path, self.rows[index], reason)
 
+    def as_anchors(self, tokenizer: ProcessingClass) -> list[dict[str, Prompt]]:
+        """Returns what is asked as a training has it that is anchored on it: pairs of the same prompt. Plain texts ask nothing."""
+        asked = [item if isinstance(item, str) else item[0] for item in self.items]
+        begin, end = QUESTION.split("{}")
+        prompts = [as_prompt(tokenizer, text.removeprefix(begin).removesuffix(end)) for text in asked if text]
+        return [{"clean_prompt": prompt, "perturbed_prompt": prompt} for prompt in prompts]
+
 
 @dataclass(frozen=True)
 class CapabilityData:

@@ -18,7 +18,9 @@ def check_base(model: nn.Module, name: str, accelerator: Accelerator | None = No
     model.
     """
     packed = packed_weights(model)
-    parts = ((weight, packed.get(weight, plain_tensors(shard_of(tensor)))) for weight, tensor in model.named_parameters())
+    parts = (
+        (weight, packed.get(weight, plain_tensors(shard_of(tensor)))) for weight, tensor in model.named_parameters()
+    )
     found = next((weight for weight, tensors in parts if not all(map(is_finite, tensors))), None)
     if _all_agree(found is None, accelerator):
         return

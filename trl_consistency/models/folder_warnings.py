@@ -242,7 +242,7 @@ def trained_pairs_in(path: str, pairs: Mapping[str, np.ndarray]) -> list[str]:
     counts = {name: among(digests, trained) for name, digests in pairs.items()}
     return [
         f"{count} of the {len(pairs[name])} row(s){f' of {name}' if name else ''}: what is measured on them shows how well they were "
-        "learned, not what is held out. Measure it on pairs that it was not trained on."
+        "learned, not what is held out. Measure it on rows that it was not trained on."
         for name, count in counts.items()
         if count
     ]

@@ -27,7 +27,7 @@ def words_of(quantization: Any) -> str | None:
     method = said.get("quant_method")
     if bits is None and isinstance(method, str) and method != "bitsandbytes":
         return f"quantized with {getattr(method, 'value', method)}"
-    return bits and f"in {bits} bits"
+    return f"in {bits} bits" if bits else None
 
 
 def quantization_of(model: Any) -> dict[str, Any]:

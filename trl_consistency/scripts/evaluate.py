@@ -137,6 +137,8 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
     if args.suites or (data is not None and data.has_prompts):  # which have no variables of their own, as rows may
         answering.append(template_kwargs)
     pairs = {name: digests_of(of_set.rows) for name, of_set in sets.items()}
+    for name, items in data.sets.items() if data else ():  # of which anchors may have been made
+        pairs[f"{name} in `capability_data`"] = digests_of(items.as_anchors(tokenizer))
     warn_of_folders(args.model_name_or_path, args.adapters, tokenizer, answering, args.model_revision, pairs)
     quantization = quantization_in_4_bits([*args.adapters, args.model_name_or_path]) if args.load_in_4bit else None
     found, capability, scores, weights = _answer(args, template_kwargs, sets, data, adapters, quantization)
