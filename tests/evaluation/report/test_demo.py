@@ -5,10 +5,11 @@ import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
 
-from trl_consistency.evaluation.report.demo import Demo, DemoAnswer, DemoRow, prompt_text, threat_of
+from trl_consistency.evaluation.report.demo import Demo, DemoAnswer, DemoRow, make_demo, prompt_text, threat_of
 
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)> \" ' & {{ 7 * 7 }} \u202e \x1b[31m"
@@ -181,6 +182,21 @@ def test_in_a_browser(tmp_path):
 )
 def test_threats(columns, threat):
     assert threat_of(columns) == threat
+
+
+def test_anchors_are_said_to_have_no_cue():
+    """They were shown as prompts with a cue."""
+    rows = [
+        {"clean_prompt": "A?", "perturbed_prompt": perturbed, "answer": "Paris"} for perturbed in ("Rome! A?", "A?")
+    ]
+    sides = ("clean", "perturbed")
+    of_set = SimpleNamespace(
+        pairs=SimpleNamespace(rows=rows, places=[0, 1]),
+        answers={side: [SimpleNamespace(text="Paris.")] * 2 for side in sides},
+        grades={side: [SimpleNamespace(outcome="right")] * 2 for side in sides},
+    )
+    demo = make_demo({"base": SimpleNamespace(sets={"": of_set})}, seed=0)
+    assert [of.place for of in demo.rows] == ["row 0", "row 1, an anchor"]
 
 
 def test_prompts_as_text():

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from ...data.rendering import message_text
 from ...pages import render
 from ...perturbations import PERTURBATIONS
+from ..grading.asked import is_anchor
 from ..row_kinds import kind_of
 from ..run import Results
 
@@ -86,7 +87,7 @@ def make_demo(found: Mapping[str, Results], seed: int) -> Demo:
     )
     return Demo(
         "Answers before and after consistency training" if len(found) > 1 else "One model's answers",
-        f"{sampled}. Each prompt is shown with its irrelevant cue, and the answers to it. The answers are stored: no "
+        f"{sampled}. Each prompt is shown with its irrelevant cue, and the answers to it; anchors have no cue. The answers are stored: no "
         "model runs here. Outcomes are read by rules or a judge, and can be wrong.",
         list(found),
         [_row(found, *places[number]) for number in drawn],
@@ -99,7 +100,7 @@ def _row(found: Mapping[str, Results], name: str, index: int) -> DemoRow:
     return DemoRow(
         threat_of(row),
         kind_of(row),
-        f"row {number} of {name}" if name else f"row {number}",
+        f"row {number}{f' of {name}' if name else ''}{', an anchor' if is_anchor(row) else ''}",
         str(row.get("answer") or ""),
         str(row.get("biased_answer") or ""),
         prompt_text(row["clean_prompt"]),
