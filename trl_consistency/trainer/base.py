@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
-from accelerate.utils import is_peft_model
+from accelerate.utils import DistributedType, is_peft_model
 from datasets import Dataset, IterableDataset
 from torch import nn
 
@@ -533,35 +533,36 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         check_scales(self._scaled)
         check_trainable(self.model, self.accelerator)
         self.snapshot.check_in_training()
-        self._note_trained()
         loss = super().training_step(*args, **kwargs)
         self.finiteness.record_loss(loss)
         return loss
 
     def _note_trained(self) -> None:
         """
-        Notes which weights have been in a step of this training: a callback may freeze some, or thaw others. Warns of trainable ones
-        that the optimizer does not hold.
+        Notes which weights have been in a step of this training, with a gradient: a callback may freeze some, or thaw others, and text
+        gives a vision tower none. Warns of trainable ones that the optimizer does not hold.
         """
         if is_sharded(self.accelerator):
             return  # The model has other tensors than when the training began.
         waiting = {id(of) for of in self._waiting if of.requires_grad}
         if not waiting:
             return
-        new = waiting & held_by(self.optimizer)
-        if not waiting <= self._trained | new | self._left_out:
-            self._left_out = waiting - new
+        held = waiting & held_by(self.optimizer)
+        if not waiting <= self._trained | held | self._left_out:
+            self._left_out = waiting - held
             logger.warning(
                 f"The optimizer does not hold {len(self._left_out)} of the {len(trainable_in(self.model))} trainable tensors: these stay as they are. "
                 "Give the optimizer all of them, or freeze the others."
             )
-        if new:
+        has_gradients = self.accelerator.distributed_type != DistributedType.DEEPSPEED  # which takes them away
+        if new := {id(of) for of in self._waiting if id(of) in held and (of.grad is not None or not has_gradients)}:
             self._trained |= new
             self._waiting = [of for of in self._waiting if id(of) not in new]
             self.trained_weights = describe_weights(self, self._trainable, self._trained)
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Any = None) -> Any:
         """Runs between a step's backward pass and its update. The norm is over all processes."""
+        self._note_trained()
         grad_norm = super()._get_grad_norm(model, grad_norm)
         self.finiteness.check_gradient(grad_norm)
         return grad_norm

@@ -9,6 +9,7 @@ from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from peft.helpers import rescale_adapter_scale
 from transformers import TrainerCallback
 
+from tests.helpers.architectures import FOR_TEXTS, make
 from tests.helpers.cards import card, make_trainer, read
 from tests.helpers.guard import guarded, rates, script
 from tests.helpers.models import make_config, make_model, make_pairs, make_tokenizer
@@ -394,6 +395,20 @@ def test_an_optimizer_that_holds_some_weights_however_it_was_made(tmp_path, capl
     assert f"| Trained weights | {moved:,} of " in card(trainer)[0]
     assert moved < sum(of.numel() for of in model.parameters())
     assert caplog.text.count("trainable tensors: these stay as they are") == 1
+
+
+def test_a_vision_tower_is_not_trained_by_text(tmp_path, caplog):
+    """Its weights have no gradient. The card counted them as trained."""
+    model = make("gemma3_with_vision", "sdpa", FOR_TEXTS)
+    args = make_config(tmp_path, max_steps=2, weight_decay=0.1)
+    trainer = ConsistencyTrainer(model, args, train_dataset=make_pairs(), processing_class=make_tokenizer())
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    trainer.train()
+    moved = sum(of.numel() for name, of in model.named_parameters() if not torch.equal(of, before[name]))
+    total = sum(of.numel() for of in before.values())
+    assert 0 < moved < total
+    assert f"| Trained weights | {moved:,} of {total:,}, no adapter |" in card(trainer)[0]
+    assert "does not hold" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ def warn_of_trained_rows(
     kind: str = "training pairs",
 ) -> None:
     """
-    Logs a warning if rows of the data set `name` (in words) are, with both prompts, among the training `pairs`, or with their clean
-    prompt among the `anchors`. The `kind` says in words what they are among. A stream, and rows that are not rendered yet, are skipped.
+    Logs a warning if rows of the data set `name` (in words) are, with both prompts, among the training `pairs`, or have an anchor's
+    prompt as both. The `kind` says in words what they are among. A stream, and rows that are not rendered yet, are skipped.
     """
     trained = [
         digests_of(of, are_anchors=of is anchors)
