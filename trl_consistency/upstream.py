@@ -16,6 +16,8 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType, fsdp2_prepare_model
 from accelerate.utils.operations import ConvertOutputsToFp32
 from peft.utils.other import TrainableTokensWrapper
+from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from trl.distributed import DistributedBackend
 from trl.models import prepare_deepspeed
 from trl.models import unwrap_model_for_generation as _unwrap_model_for_generation
@@ -294,3 +296,11 @@ def _end_engine() -> None:
     vllm = sys.modules.get("vllm.distributed.parallel_state")
     if vllm is not None and vllm._WORLD is not None:  # not only imported
         vllm.cleanup_dist_env_and_memory()
+
+
+def plain_tensors(weight: Tensor) -> list[Tensor]:
+    """Returns the tensors that hold the numbers of a weight: those within one that torchao or quanto quantized, or itself."""
+    if not is_traceable_wrapper_subclass(weight):
+        return [weight]
+    names, _ = weight.__tensor_flatten__()
+    return [part for name in names for part in plain_tensors(getattr(weight, name))]

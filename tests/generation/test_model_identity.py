@@ -9,6 +9,8 @@ from huggingface_hub import constants
 from peft import LoraConfig, PeftModel, PromptTuningConfig, get_peft_model
 from peft.helpers import rescale_adapter_scale
 from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 from transformers import AutoModelForCausalLM
 
 from tests.helpers.models import make_model, make_tokenizer
@@ -16,8 +18,8 @@ from trl_consistency import ConsistencyError
 from trl_consistency.data import digests
 from trl_consistency.data.digests import file_digest
 from trl_consistency.generation import model_identity
-from trl_consistency.generation.answer_cache import LIBRARIES, TargetCache
-from trl_consistency.generation.model_identity import answer_cache, identity_digest, quick_identity
+from trl_consistency.generation.answer_cache import LIBRARIES, TargetCache, fingerprint, sums_of_samples
+from trl_consistency.generation.model_identity import answer_cache, identity_digest, model_tensors, quick_identity
 
 
 @pytest.fixture
@@ -233,3 +235,17 @@ def test_another_scale_of_an_adapter_is_another_model():
     with rescale_adapter_scale(model, 0.5):
         assert quick_identity(model) != before
     assert quick_identity(model) == before
+
+
+def test_quantized_weights_that_are_several_tensors():
+    """As torchao's. They have no memory of their own, so that one of each shape was looked at, or none could be."""
+    model = nn.ModuleList(nn.Linear(2, 2, bias=False) for _ in range(2))
+    scales = [torch.ones(2, 2), torch.ones(2, 2)]
+    for layer, scale in zip(model, scales, strict=True):
+        layer.weight = nn.Parameter(TwoTensor(torch.ones(2, 2), scale))
+    assert len(list(model_tensors(model))) == 2
+    before = fingerprint(model_tensors(model)), sums_of_samples(model)
+    scales[1][0, 0] = 2
+    after = fingerprint(model_tensors(model)), sums_of_samples(model)
+    assert before[0] != after[0]
+    assert before[1] != after[1]

@@ -5,7 +5,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from trl_consistency.finite import NotFiniteError
 from trl_consistency.models.finite_weights import check_base
-from trl_consistency.models.quantization import plain_tensors
+from trl_consistency.upstream import plain_tensors
 
 
 def quantised(storage):

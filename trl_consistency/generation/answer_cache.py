@@ -17,6 +17,7 @@ from ..errors import ConsistencyError
 from ..files import write_text
 from ..json_files import object_in
 from ..log import get_logger
+from ..upstream import plain_tensors
 
 
 logger = get_logger(__name__)
@@ -145,10 +146,10 @@ def sums_of_samples(model: Any) -> list[int]:
     integer = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     sums = []
     for weight in model.parameters():
-        local = getattr(weight, "_local_tensor", weight)  # of a shard
-        if local.numel() and not local.is_meta:
-            sample = local.reshape(-1)[:: 1 + local.numel() // SAMPLED].contiguous()
-            sums.append(int(sample.view(integer[sample.element_size()]).sum(dtype=torch.int64)))
+        for part in plain_tensors(getattr(weight, "_local_tensor", weight)):  # of a shard
+            if part.numel() and not part.is_meta:
+                sample = part.reshape(-1)[:: 1 + part.numel() // SAMPLED].contiguous()
+                sums.append(int(sample.view(integer[sample.element_size()]).sum(dtype=torch.int64)))
     return sums
 
 
@@ -177,5 +178,6 @@ def fingerprint(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
     digest = hashlib.blake2b(digest_size=10)
     for name, tensor in sorted(tensors, key=lambda named: named[0]):  # PEFT may change their order
         digest.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        digest.update(tensor.detach().reshape(-1).cpu().contiguous().view(torch.uint8).numpy().data)
+        for part in plain_tensors(tensor):
+            digest.update(part.detach().reshape(-1).cpu().contiguous().view(torch.uint8).numpy().data)
     return digest.hexdigest()

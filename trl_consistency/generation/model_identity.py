@@ -15,6 +15,7 @@ from typing import Any
 from peft import PeftModel, get_peft_model_state_dict
 
 from ..data.digests import file_digest
+from ..upstream import plain_tensors
 from ..weight_files import folder_of
 from .adapter_scale import changed_scales, scaled_layers
 from .answer_cache import LIBRARIES, AnswerCache, fingerprint, sums_of_samples
@@ -163,7 +164,7 @@ def model_tensors(model: Any) -> Iterator[tuple[str, Any]]:
     for name, tensor in model.state_dict().items():
         if not hasattr(tensor, "data_ptr"):
             continue
-        place = (tensor.data_ptr(), tuple(tensor.shape), tensor.dtype, tensor.device)
+        place = (plain_tensors(tensor)[0].data_ptr(), tuple(tensor.shape), tensor.dtype, tensor.device)
         if tensor.numel() == 0 or place not in seen:
             seen.add(place)
             yield name, tensor

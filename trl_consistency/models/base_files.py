@@ -8,9 +8,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from ..generation.model_identity import model_tensors
+from ..upstream import plain_tensors
 from ..weight_files import folder_of, is_here, weight_files
 from .checkpoint_weights import with_published_names
-from .quantization import plain_tensors
 
 
 # Rows of each weight that are compared: the first, those in the middle, and the last, where new tokens have their embeddings. What

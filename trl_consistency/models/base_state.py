@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..errors import ConsistencyError, one_line
 from ..generation.model_identity import model_tensors
+from ..upstream import plain_tensors
 
 
 # Numbers of a tensor that are digested at a time. More would need as much memory again as the largest weight.
@@ -94,8 +95,8 @@ def digest(tensor: Tensor) -> list[int]:
     Returns a digest of a tensor's bytes and their order: the sum of its 64-bit words, each times an odd number of its
     place, modulo 2^64. Any change of one word changes it.
     """
-    if hasattr(tensor, "__tensor_flatten__"):  # quantized: several tensors in one
-        return [number for name in tensor.__tensor_flatten__()[0] for number in digest(getattr(tensor, name))]
+    if (parts := plain_tensors(tensor))[0] is not tensor:
+        return [number for part in parts for number in digest(part)]
     octets = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     total = octets.numel()
     for start in range(0, octets.numel(), 8 * _CHUNK):

@@ -7,7 +7,8 @@ from accelerate import Accelerator
 from torch import nn
 
 from ..finite import NotFiniteError, check_files, is_finite
-from .quantization import packed_weights, plain_tensors
+from ..upstream import plain_tensors
+from .quantization import packed_weights
 from .sharding import is_sharded, shard_of
 
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..errors import ConsistencyError
 
@@ -34,14 +33,6 @@ def quantization_of(model: Any) -> dict[str, Any]:
     """Returns the options with which the weights of a model are quantized; empty if they are not."""
     options = getattr(getattr(model, "config", None), "quantization_config", None) or {}
     return options if isinstance(options, dict) else dict(options.to_dict())
-
-
-def plain_tensors(weight: Tensor) -> list[Tensor]:
-    """Returns the tensors that hold the numbers of a weight: those within one that torchao or quanto quantized, or itself."""
-    if not is_traceable_wrapper_subclass(weight):
-        return [weight]
-    names, _ = weight.__tensor_flatten__()
-    return [part for name in names for part in plain_tensors(getattr(weight, name))]
 
 
 def prevent_repacking(model: nn.Module) -> None:

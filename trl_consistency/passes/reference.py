@@ -19,9 +19,9 @@ from ..models.adapter_checks import check_adapter_of_reference
 from ..models.adapter_state import switched_off
 from ..models.checks import LOADING
 from ..models.finite_weights import check_base
-from ..models.quantization import plain_tensors, prevent_repacking, scales_of, settle_biases
+from ..models.quantization import prevent_repacking, scales_of, settle_biases
 from ..models.sharding import is_sharded, prepare_frozen, shape_of, shard_of
-from ..upstream import ForwardRedirection, create_model_from_path, get_config_model_id
+from ..upstream import ForwardRedirection, create_model_from_path, get_config_model_id, plain_tensors
 
 
 logger = get_logger(__name__)

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from datasets import Dataset
 from trl import (
     DatasetMixtureConfig,
@@ -28,6 +27,7 @@ from ..data.prepare import columns_of
 from ..data.rendering import NO_END, ProcessingClass, check_reply, load_processing_class
 from ..data.trained_pairs import read_digests
 from ..errors import ConsistencyError, InvalidPairsError, ends_with_message
+from ..finite import is_finite
 from ..generation.options import end_tokens
 from ..log import get_logger
 from ..models.embedded_models import resolve_model
@@ -41,7 +41,7 @@ from ..trainer.run.output_checks import (
     check_not_model_folder,
     check_output_dir,
 )
-from ..upstream import end_run
+from ..upstream import end_run, plain_tensors
 from .dpo_trainer import RecordingDPOTrainer, digests_of_preferences
 from .loading import get_split, load_pairs
 from .model_options import adapter_of, check_init_kwargs, check_intervals, check_model_options
@@ -211,7 +211,9 @@ def _check_lengths(given: Any, dataset: Any, max_length: int | None) -> None:
 
 def _check_finite(trainer: DPOTrainer) -> None:
     """Raises [`ConsistencyError`] if training ended with weights that are not finite."""
-    faulty = [name for name, weight in trainer.model.named_parameters() if not bool(torch.isfinite(weight).all())]
+    faulty = [
+        name for name, weight in trainer.model.named_parameters() if not all(map(is_finite, plain_tensors(weight)))
+    ]
     if faulty:
         raise ConsistencyError(
             f"Training ended with weights that are not finite, such as {faulty[0]}: nothing is saved. Lower `learning_rate`."
