@@ -52,6 +52,20 @@ def test_a_changed_weight_is_found(tmp_path, kind, published):
     assert other_weight(model, str(tmp_path))
 
 
+@pytest.mark.parametrize("published", [True, False])
+def test_a_changed_weight_of_a_model_whose_own_files_have_other_names_than_its_base(tmp_path, published):
+    """A further trained model, say, whose base model is named. Experts were not found in the base's files."""
+    make("qwen3_moe").save_pretrained(tmp_path / "base", save_original_format=published)
+    make("qwen3_moe").save_pretrained(tmp_path / "own", save_original_format=not published)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "own", dtype=torch.float32)
+    assert other_weight(model, str(tmp_path / "base")) is None
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "experts.gate_up_proj" in name:
+                weight.mul_(1.5)
+    assert "experts" in other_weight(model, str(tmp_path / "base"))
+
+
 @pytest.mark.parametrize("kind", [*CONFIGS, *HYBRIDS])
 def test_the_model_of_the_files_is_known(tmp_path, kind):
     assert other_weight(saved(kind, tmp_path), str(tmp_path)) is None

@@ -55,6 +55,8 @@ def test_capability_items_that_were_anchors_are_counted(options, model_dir, tmp_
     write(data / "arc.jsonl", [{"question": text, "choices": ["a", "b"], "answer": 0} for text in asked])
     write(data / "gsm8k.jsonl", [{"question": text, "answer": "5"} for text in asked])
     write(data / "plain.jsonl", [{"text": text} for text in asked])
+    # The form of the questions in a prompt of a user's is the prompt's.
+    write(data / "formed.jsonl", [{"prompt": f"Question: {text}\nAnswer:", "label": "safe"} for text in asked])
     anchors = Dataset.from_list([{"prompt": [{"role": "user", "content": text}]} for text in asked[:3]])
     trained(model_dir, mine, [pair(number) for number in range(4)], anchors=anchors, max_steps=4)
     options[options.index("--adapters") + 1] = str(mine)
@@ -63,7 +65,7 @@ def test_capability_items_that_were_anchors_are_counted(options, model_dir, tmp_
         f"was trained on 3 of the 4 row(s) of {name} in `capability_data`" for name in ("arc", "benign", "gsm8k")
     ]
     assert [next((of for of in warned if text in of), None) is not None for text in expected] == [True] * 3
-    assert not [of for of in warned if "plain" in of]
+    assert not [of for of in warned if "plain" in of or "formed" in of]
     assert any("3 of the 4 row(s) of benign in `capability_data`" in of for of in found_in(tmp_path, "mine"))
 
 

@@ -96,9 +96,8 @@ class ItemSet:
 
     def as_anchors(self, tokenizer: ProcessingClass) -> list[dict[str, Prompt]]:
         """Returns what is asked as a training has it that is anchored on it: pairs of the same prompt. Plain texts ask nothing."""
-        asked = [item if isinstance(item, str) else item[0] for item in self.items]
-        begin, end = QUESTION.split("{}")
-        prompts = [as_prompt(tokenizer, text.removeprefix(begin).removesuffix(end)) for text in asked if text]
+        asked = [item if isinstance(item, str) else _question_in(item[0]) for item in self.items]
+        prompts = [as_prompt(tokenizer, text) for text in asked if text]
         return [{"clean_prompt": prompt, "perturbed_prompt": prompt} for prompt in prompts]
 
 
@@ -323,6 +322,13 @@ def _asked(question: str) -> str:
     completes: half of OpenBookQA is.
     """
     return QUESTION.format(question) if question.rstrip(_CLOSING).endswith(_ASKS) else question
+
+
+def _question_in(asked: str) -> str:
+    """The reverse of [`_asked`]."""
+    begin, end = QUESTION.split("{}")
+    is_whole = asked.startswith(begin) and asked.endswith(end)
+    return asked[len(begin) : -len(end)] if is_whole else asked
 
 
 def _read_worked_answer(row: Mapping[str, Any]) -> Text:

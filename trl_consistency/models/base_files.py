@@ -1,6 +1,7 @@
 """Whether a model in memory is the one in its files: the base model of an adapter, which its config names, or a whole model."""
 
 from contextlib import ExitStack
+from itertools import chain
 from typing import Any
 
 import torch
@@ -40,18 +41,21 @@ def other_weight(model: Any, named: str | None) -> str | None:
         return None
     of_adapter = {"modules_to_save"}
     of_adapter |= {part for layer in model.modules() for part in getattr(layer, "adapter_layer_names", ())}
-    held = (
+    held = [
         (_plain(name), weight)
         for name, weight in model_tensors(model)
         if _is_whole(weight) and not of_adapter & {*name.split(".")}
-    )
+    ]
     try:
         with ExitStack() as stack:
             files = [stack.enter_context(safe_open(file, framework="pt")) for file in weight_files(folder)]
             file_of = {name: tensors for tensors in files for name in list(tensors.keys())}
-            for name, weight in with_published_names(model, held):
-                if name in file_of and _differs(weight, file_of[name].get_slice(name)):
-                    return name
+            compared = set()
+            for name, weight in chain(with_published_names(model, held), held):  # some files have the names in memory
+                if name in file_of and name not in compared:
+                    compared.add(name)
+                    if _differs(weight, file_of[name].get_slice(name)):
+                        return name
     except (OSError, SafetensorError):  # not files that could be compared
         pass
     return None

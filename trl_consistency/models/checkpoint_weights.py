@@ -21,12 +21,10 @@ def with_published_names(model: Any, weights: Iterable[tuple[str, Tensor]]) -> I
     Yields weights of a model, or parts of them, under the names that transformers saves, which are those of published files: a mixture
     has a tensor for each expert there.
     """
-    conversions = getattr(
-        model, "_weight_conversions", None
-    )  # none, in a list, for one whose files have the names in memory
-    if conversions is None:
-        made = get_model_conversion_mapping(model, add_legacy=False)
-        conversions = [of for of in made if not isinstance(of, PrefixChange)]
+    # A model whose own files have the names in memory has an empty list.
+    conversions = getattr(model, "_weight_conversions", None) or [
+        of for of in get_model_conversion_mapping(model, add_legacy=False) if not isinstance(of, PrefixChange)
+    ]
     # One tensor of a file may be several in memory, which must be put together. Otherwise each is converted by itself: copies are short-lived.
     conversions = [of for of in conversions if not isinstance(of, WeightConverter) or _can_be_reversed(of)]
     converters = [of for of in conversions if isinstance(of, WeightConverter)]

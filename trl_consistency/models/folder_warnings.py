@@ -257,11 +257,13 @@ def warn_of_quantization(paths: Sequence[str], model: Any) -> None:
     for path in paths:
         folder = _folder(path)
         trained = words_of(_trained_quantization(folder)) if is_adapter_folder(str(folder)) else here
-        if trained == here or (trained is None and not _was_trained_whole(folder)):
+        # Of weights that another library quantized, an earlier version noted nothing.
+        is_noted = here in ("in 4 bits", "in 8 bits") and _was_trained_whole(folder)
+        if trained == here or (trained is None and not is_noted):
             continue
         remedy = "In Python, load the model as it was trained, and give it to `evaluate`."
         if trained is None:
-            remedy = "Measure it without `load_in_4bit`." if here == "in 4 bits" else remedy
+            remedy = "Measure it without `load_in_4bit`."
         elif trained == "in 4 bits":
             remedy = "`trl-consistency evaluate --load_in_4bit true` loads them in 4 bits."
         elif trained == "in 8 bits":
