@@ -542,8 +542,8 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         Notes which weights have been in a step of this training, with a gradient: a callback may freeze some, or thaw others, and text
         gives a vision tower none. Warns of trainable ones that the optimizer does not hold.
         """
-        if is_sharded(self.accelerator):
-            return  # The model has other tensors than when the training began.
+        if is_sharded(self.accelerator) or self.accelerator.distributed_type == DistributedType.DEEPSPEED:
+            return  # The model, or the optimizer, has other tensors than when the training began.
         waiting = {id(of) for of in self._waiting if of.requires_grad}
         if not waiting:
             return
@@ -554,8 +554,7 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
                 f"The optimizer does not hold {len(self._left_out)} of the {len(trainable_in(self.model))} trainable tensors: these stay as they are. "
                 "Give the optimizer all of them, or freeze the others."
             )
-        has_gradients = self.accelerator.distributed_type != DistributedType.DEEPSPEED  # which takes them away
-        if new := {id(of) for of in self._waiting if id(of) in held and (of.grad is not None or not has_gradients)}:
+        if new := {id(of) for of in self._waiting if id(of) in held and of.grad is not None}:
             self._trained |= new
             self._waiting = [of for of in self._waiting if id(of) not in new]
             self.trained_weights = describe_weights(self, self._trainable, self._trained)
