@@ -594,3 +594,16 @@ def test_the_base_model_with_an_adapter_in_it_is_warned_about(tmp_path, tokenize
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         measure_capability(trained, tokenizer, tmp_path)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_answers_that_may_count_from_1(tmp_path, first):
+    rows = [
+        {"question": f"Question {number}?", "choices": list("abcd"), "answer": first + number % 3}
+        for number in range(20)
+    ]
+    (tmp_path / "arc.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        read_capability(tmp_path)
+    assert [str(of.message).startswith("`capability_data`: No `answer` of 20") for of in caught] == [True] * first

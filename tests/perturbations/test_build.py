@@ -371,6 +371,20 @@ def test_one_right_letter_is_counted():
 
 
 @pytest.mark.parametrize("of", [int, str, float])
+def test_answers_that_may_count_from_1(of):
+    """No row had the last choice for its answer, which would have told. All right answers were the next choice, without a word."""
+    last = "None of these"
+    rows = [row | {"choices": [*row["choices"], last], "answer": of(row["answer"] + 1)} for row in questions(21)]
+    report = BuildReport()
+    build(rows, test_share=0.0, report=report)
+    assert report.from_1().startswith("No `answer` of 21 that are numbers is 0.")
+    for others in (rows[:19], [rows[0] | {"answer": of(0)}, *rows[1:]], questions(21)):
+        report = BuildReport()
+        build(others, test_share=0.0, report=report)
+        assert report.from_1() == ""
+
+
+@pytest.mark.parametrize("of", [int, str, float])
 def test_answers_that_count_from_1_are_not_dropped_one_by_one(of):
     """The rows that were left had the next choice for a right answer. Beside a 0, such a number is a fault of its row."""
     rows = [row | {"answer": of(row["answer"] + 1)} for row in questions(9)]

@@ -149,7 +149,9 @@ def launch(name, precision, command, timeout=150):
     env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
     result = subprocess.run([*launcher, *command], cwd=ROOT, env=env, capture_output=True, text=True, timeout=timeout)
     assert result.returncode == 0, result.stderr[-6000:]
-    assert "these stay as they are" not in result.stderr, "the optimizer holds all weights, in tensors of its own or not"
+    assert "these stay as they are" not in result.stderr, (
+        "the optimizer holds all weights, in tensors of its own or not"
+    )
 
 
 def check_two_equal_one(tmp_path, model, one_process, name, script, adapter, method, two=None, **others):

@@ -70,6 +70,17 @@ def other_letters(row: Mapping[str, Any], letter: Any) -> list[str]:
     return [other for other, text in choices.items() if other != letter and text == choices.get(letter)]
 
 
+def never_first(answers: Iterable[str], column: str, of_name: str = "") -> str:
+    """Returns a warning if many right answers are numbers of a choice, and none is 0, otherwise an empty text."""
+    counts = Counter(answers)
+    if counts.total() < FEWEST_LETTERS or "0" in counts:
+        return ""
+    return (
+        f"No `{column}` of {counts.total()} that are numbers{of_name} is 0. Here, a number counts the choices from 0. If yours count from 1, "
+        "each is read as the choice after it: give letters, or numbers from 0."
+    )
+
+
 def one_right_letter(letters: Iterable[str], of_name: str = "") -> str:
     """Returns a warning if the right answers of nearly all questions with choices are one letter, otherwise an empty text."""
     counts = Counter(letters)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from ..data.choices import never_first
 from ..data.folders import check_is_there, is_table, tables_in
 from ..data.pairs import MAX_REPORTED
 from ..data.rendering import ProcessingClass, Prompt, chat_template_of, encode_text, get_tokenizer, render_prompt
@@ -279,6 +280,10 @@ def _read_file(path: Path) -> ItemSet | None:
             numbers.append(number)
     if not items:
         raise ConsistencyError(f"`capability_data`: {path} has no prompt whose `label` is `safe`.")
+    if kind == "questions" and (
+        doubt := never_first([str(row.get("answer")) for row in rows], "answer", f" in {path}")
+    ):
+        warnings.warn(f"`capability_data`: {doubt}")
     if repeated := len(items) - len({*map(repr, items)}):
         warnings.warn(
             f"`capability_data`: {repeated} item(s) of {path} repeat an earlier one. Each counts again, and intervals treat it as "

@@ -177,7 +177,6 @@ class _Reader:
     spellings: Spellings = field(default_factory=Spellings)
     seen: set[int] = field(default_factory=set)
     asked: set[int] = field(default_factory=set)
-    numbers: set[str] = field(default_factory=set)  # answers that name a choice by its index
     beyond: int = 0  # answers that are the number of choices
 
     def read(self, row: Mapping[str, Any], index: int) -> Source:
@@ -190,7 +189,8 @@ class _Reader:
             raise
         given = str(row.get(self.columns.answer or "")).strip().removesuffix(".0")
         if given.isdecimal() and source.choices and given not in source.choices:
-            self.numbers.add(given)
+            self.report.numbers[given] += 1
+            self.report.number_column = self.columns.answer
         key = hash((repr((source.history, source.turns)), source.question, source.choices))
         right = _right_text(source)
         if right and self.answers.get(key, right) != right:
@@ -218,7 +218,8 @@ class _Reader:
 
     def check_numbers(self) -> None:
         """Raises [`ConsistencyError`] if right answers seem to count the choices from 1."""
-        if self.beyond and self.numbers and "0" not in self.numbers:
+        numbers = self.report.numbers
+        if self.beyond and numbers and "0" not in numbers:
             raise ConsistencyError(
                 f"`{self.columns.answer}` seems to count the choices from 1: in {self.beyond} row(s) it is the number of choices, and in none "
                 "0. Here, a number counts from 0, and all other rows would have a wrong right answer. Give letters."

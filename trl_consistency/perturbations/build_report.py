@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from ..data.choices import one_right_letter
+from ..data.choices import never_first, one_right_letter
 
 
 @dataclass
@@ -49,6 +49,10 @@ class BuildReport:
             Different questions with choices, by the letter of the right one.
         warnings (`list[str]`):
             What makes the verdicts on a model's answers doubtful, such as answers that were cut.
+        numbers (`Counter[str]`):
+            Rows whose answer is the number of a choice, by that number.
+        number_column (`str`, *optional*):
+            The column of these answers.
     """
 
     sources: int = 0
@@ -69,6 +73,8 @@ class BuildReport:
     of_several_lines: int = 0
     right_letters: Counter[str] = field(default_factory=Counter)
     warnings: list[str] = field(default_factory=list)
+    numbers: Counter[str] = field(default_factory=Counter)
+    number_column: str | None = None
 
     def num_pairs(self) -> dict[str, int]:
         """Returns the number of pairs by split."""
@@ -146,6 +152,10 @@ class BuildReport:
     def one_letter(self) -> str:
         """Returns a line if the right choice has the same letter in nearly all rows, otherwise an empty text."""
         return one_right_letter(self.right_letters.elements())
+
+    def from_1(self) -> str:
+        """Returns a line if numbers of choices may count from 1, otherwise an empty text."""
+        return never_first(self.numbers.elements(), self.number_column or "answer")
 
     def unheld(self, test_share: float) -> str:
         """Returns a line if no pair is held out though some should be, or all are, otherwise an empty text."""

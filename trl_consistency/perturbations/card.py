@@ -89,6 +89,7 @@ def pairs_card(report: BuildReport, perturbations: Sequence[str], source: str, o
                 report.passed(),
                 report.solutions(),
                 report.one_letter(),
+                report.from_1(),
             )
             if note
         ]

@@ -432,7 +432,7 @@ def run(args: Sequence[str] | None = None, prog: str | None = None) -> None:
         if report.left_out():
             print("Left out:", *map(printable, report.left_out()), sep="\n  ")
         notes = [report.swaps(), report.gaps(), report.repeats(), report.prefills(), report.passed()]
-        notes += [report.solutions(), report.one_letter(), report.unheld(pairs_args.test_share)]
+        notes += [report.solutions(), report.one_letter(), report.from_1(), report.unheld(pairs_args.test_share)]
         for note in filter(None, notes):
             print(note)
         printed |= {
