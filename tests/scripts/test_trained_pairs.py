@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from importlib.util import find_spec
 
 import pytest
 from datasets import Dataset
@@ -16,6 +17,9 @@ from trl_consistency.evaluation.dose import Dose
 from trl_consistency.publishing.secret_scan import choose_files
 from trl_consistency.scripts import dpo, lint
 from trl_consistency.scripts.evaluate import run
+
+
+needs_lm_eval = pytest.mark.skipif(find_spec("lm_eval") is None, reason="needs lm_eval (`pip install .[capability]`)")
 
 
 def trained(model_dir, folder, rows, is_adapter=True, has_trained=True, anchors=None, resume=None, max_steps=1):
@@ -46,13 +50,19 @@ def warnings_of(options):
 
 
 @pytest.mark.long
-def test_capability_items_that_were_anchors_are_counted(options, model_dir, tmp_path):
+@pytest.mark.parametrize(
+    "counted",
+    [["benign", "gsm8k"], pytest.param(["arc", "benign", "gsm8k"], marks=needs_lm_eval)],
+    ids=["without lm_eval", "with"],
+)
+def test_capability_items_that_were_anchors_are_counted(options, model_dir, tmp_path, counted):
     """The refusals of benign requests looked held out, and so did the questions."""
     mine, asked = tmp_path / "mine", [f"How do I kill process {number}?" for number in range(4)]
     data = tmp_path / "capability"
     data.mkdir()
     write(data / "benign.jsonl", [{"prompt": text, "label": "safe"} for text in asked])
-    write(data / "arc.jsonl", [{"question": text, "choices": ["a", "b"], "answer": 0} for text in asked])
+    if "arc" in counted:
+        write(data / "arc.jsonl", [{"question": text, "choices": ["a", "b"], "answer": 0} for text in asked])
     write(data / "gsm8k.jsonl", [{"question": text, "answer": "5"} for text in asked])
     write(data / "plain.jsonl", [{"text": text} for text in asked])
     # The form of the questions in a prompt of a user's is the prompt's.
@@ -61,10 +71,8 @@ def test_capability_items_that_were_anchors_are_counted(options, model_dir, tmp_
     trained(model_dir, mine, [pair(number) for number in range(4)], anchors=anchors, max_steps=4)
     options[options.index("--adapters") + 1] = str(mine)
     warned = warnings_of([*options, "--capability_data", str(data)])
-    expected = [
-        f"was trained on 3 of the 4 row(s) of {name} in `capability_data`" for name in ("arc", "benign", "gsm8k")
-    ]
-    assert [next((of for of in warned if text in of), None) is not None for text in expected] == [True] * 3
+    expected = [f"was trained on 3 of the 4 row(s) of {name} in `capability_data`" for name in counted]
+    assert [any(text in of for of in warned) for text in expected] == [True] * len(counted)
     assert not [of for of in warned if "plain" in of or "formed" in of]
     assert any("3 of the 4 row(s) of benign in `capability_data`" in of for of in found_in(tmp_path, "mine"))
 
