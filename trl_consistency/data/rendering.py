@@ -318,7 +318,7 @@ def _completion_ids(
     text = render_whole(tokenize=False)
     prompt_text = render_text(processing_class, prompt, tools, chat_template_kwargs)
     if text.startswith(prompt_text):
-        return _encode_rest(tokenizer, text[len(prompt_text) :])
+        return encode_rest(tokenizer, text[len(prompt_text) :])
     # A template may write another generation header than the answer gets (for example with an empty thought that the
     # full conversation lacks). The completion then starts at the first difference.
     header = _generation_header(processing_class, prompt, tools, chat_template_kwargs)
@@ -462,7 +462,7 @@ def has_equal_prompts(row: Mapping[str, Any]) -> bool:
     return bool(without_none(row["clean_prompt"]) == without_none(row["perturbed_prompt"]))
 
 
-def _encode_rest(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+def encode_rest(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """Returns the token ids of a text that goes on after others, without the space that some tokenizers put in front."""
     line, alone, after = (
         tokenizer(text=of, add_special_tokens=False)["input_ids"] for of in ("\n", text, f"\n{text}")

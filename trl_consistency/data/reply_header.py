@@ -40,6 +40,12 @@ def header_length(processing_class: ProcessingClass, ids: Sequence[int]) -> int:
     return 0
 
 
+def written_before(processing_class: ProcessingClass) -> str:
+    """Returns the header of a reply, such as a space. An empty thought, which some templates write there, is none."""
+    header = _header_of(processing_class, repr(chat_template_of(processing_class))).header
+    return "" if THINKING_MARKERS[1] in header else header
+
+
 @lru_cache(maxsize=8)
 def _header_of(processing_class: ProcessingClass, template: str) -> _Header:
     question: list[dict[str, Any]] = [{"role": "user", "content": SENTINEL}]

@@ -6,6 +6,7 @@ import random
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -217,7 +218,7 @@ def _may_be_data(path: Path) -> bool:
 def text_tokens(tokenizer: ProcessingClass, text: Text) -> tuple[list[int], list[int]]:
     """Returns the token ids of a text's context, or else its first token, and of what is scored after it."""
     if text.context:
-        ids, start = answer_tokens(tokenizer, text.context, text.text, add_special_tokens=True)
+        ids, start = answer_tokens(partial(encode_text, get_tokenizer(tokenizer)), text.context, text.text)
     else:
         ids, start = encode_text(get_tokenizer(tokenizer), text.text), 1
     return ids[:start], ids[start:]

@@ -7,11 +7,12 @@ import torch
 from peft import PromptTuningConfig, get_peft_model
 from tokenizers import AddedToken
 
-from tests.helpers.chats import user
-from tests.helpers.models import make_model, make_sentencepiece_tokenizer, make_tokenizer, with_rope
+from tests.helpers.chats import assistant, user
+from tests.helpers.models import CHATML, make_model, make_sentencepiece_tokenizer, make_tokenizer, with_rope
+from tests.helpers.tokenizer_kinds import KINDS, make
 from tests.helpers.trl_templates import trl_tokenizer
 from trl_consistency.data.choices import choices_in
-from trl_consistency.data.rendering import render_prompt
+from trl_consistency.data.rendering import render_completion, render_prompt
 from trl_consistency.data.thinking import THINKING_MARKERS
 from trl_consistency.errors import ConsistencyError, InvalidPairsError
 from trl_consistency.evaluation import evaluate
@@ -244,19 +245,44 @@ def test_letters_are_the_tokens_that_follow_the_prefix():
     bias = torch.zeros(model.config.vocab_size)
     bias[tokenizer.convert_tokens_to_ids(["B", "▁A"])] = torch.tensor([9.0, 6.0])
     model.lm_head.register_forward_hook(lambda module, inputs, logits: logits + bias)
-    prompt = tokenizer("Which?", add_special_tokens=False)["input_ids"]
-    for prefix, letter in (("The answer is (", "B"), ("", "A")):
-        (ids,) = LetterScorer(model, tokenizer, [(prompt, "AB")], prefix)([prompt], 0)
-        assert tokenizer.decode(ids).strip() == letter
+    ids = tokenizer("Which?", add_special_tokens=False)["input_ids"]
+    for prompt in ("Which?", "Which? (", "Which? ", user("Which?")):
+        for prefix in ("The answer is (", ""):
+            (found,) = LetterScorer(model, tokenizer, [(prompt, ids, "AB")], prefix)([ids], 0)
+            assert tokenizer.decode(found) == "B"
+
+
+@pytest.mark.parametrize("prefix", ["The answer is (", "The answer is", ""])
+@pytest.mark.parametrize("kind", KINDS)
+def test_letters_are_the_tokens_that_a_completion_has(kind, prefix):
+    """A letter that a model had learned to write alone was scored with the space of a SentencePiece tokenizer before it."""
+    tokenizer = make(kind, CHATML)
+    model, prompt = make_model(vocab_size=len(tokenizer)), user("Which?")
+    ids = render_prompt(tokenizer, prompt)
+
+    def tokens(text):
+        completion = render_completion(tokenizer, prompt, assistant(text), prompt_ids=ids)
+        return completion[: completion.index(tokenizer.eos_token_id)]
+
+    letters = "kxz"  # no vocabulary joins these with what stands before them
+    scorer = LetterScorer(model, tokenizer, [(prompt, ids, letters)], prefix)
+    before = tokens(prefix) if prefix else []
+    following = {of: {tuple(tokens(f"{prefix}{space}{of}")[len(before) :]) for space in ("", " ")} for of in letters}
+    scored = {of: {form[0] for form in forms if len(form) == 1} for of, forms in following.items()}
+    assert scored == {of: set(found) for of, found in scorer._read[tuple(ids)][1].items()}
+    with torch.no_grad():
+        logits = model(torch.tensor([[*ids, *before]])).logits[0, -1]
+    assert scorer([ids], 0) == [[max({token for forms in scored.values() for token in forms}, key=logits.__getitem__)]]
 
 
 def test_letters_whose_logits_are_equal_after_rounding(tokenizer):
     """The earlier letter was the answer."""
     torch.manual_seed(0)
     model, ids = make_model().bfloat16(), tokenizer("Which?")["input_ids"]
-    scorer = LetterScorer(model, tokenizer, [(ids, "ABCD")])
-    tokens = [token for forms in scorer._tokens.values() for token in forms]
-    read, others = torch.tensor([[*ids, *scorer._prefix]]), 0
+    scorer = LetterScorer(model, tokenizer, [(user("Which?"), ids, "ABCD")])
+    before, letters = scorer._read[tuple(ids)]
+    tokens = [token for forms in letters.values() for token in forms]
+    read, others = torch.tensor([[*ids, *before]]), 0
     state = model.model(read).last_hidden_state[0, -1].float()
     toward = 20 * state / state.square().sum()  # for a logit of 20, where rounded ones are 0.125 apart
     for _ in range(40):
@@ -269,15 +295,15 @@ def test_letters_whose_logits_are_equal_after_rounding(tokenizer):
 
 def test_letters_that_are_no_tokens(tokenizer):
     with pytest.raises(ConsistencyError, match="letter É is not a single token"):
-        LetterScorer(make_model(), tokenizer, [([5, 6], "É")])
+        LetterScorer(make_model(), tokenizer, [("É?", [5, 6], "É")])
 
 
 def test_letters_before_thinking(tokenizer):
     prompt = [*render_prompt(tokenizer, user("A?")), *tokenizer("<think>")["input_ids"]]
     with pytest.raises(ConsistencyError, match="think first"):
-        LetterScorer(make_model(), tokenizer, [(prompt, "AB")])
+        LetterScorer(make_model(), tokenizer, [(user("A?"), prompt, "AB")])
     closed = [*prompt, *tokenizer("</think>")["input_ids"]]
-    LetterScorer(make_model(), tokenizer, [(closed, "AB")])
+    LetterScorer(make_model(), tokenizer, [(user("A?"), closed, "AB")])
 
 
 @pytest.mark.parametrize("given", [THINKING_MARKERS, ("<|channel|>analysis", "<|channel|>final<|message|>")])
@@ -302,10 +328,10 @@ def test_letters_of_a_model_that_thinks_of_its_own_accord(given, opening):
     with pytest.raises(
         ConsistencyError, match=rf"the model thinks first \({re.escape(opening)}\), so no letter comes next"
     ):
-        LetterScorer(model, tokenizer, [(prompt, "AB")], thinking_markers=given)
+        LetterScorer(model, tokenizer, [(user("A?"), prompt, "AB")], thinking_markers=given)
     assert write.tokens == len(marker)
     hook.remove()
-    LetterScorer(model, tokenizer, [(prompt, "AB")], thinking_markers=given)
+    LetterScorer(model, tokenizer, [(user("A?"), prompt, "AB")], thinking_markers=given)
 
 
 @pytest.mark.parametrize(

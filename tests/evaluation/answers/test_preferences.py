@@ -6,10 +6,11 @@ import pytest
 import torch
 from peft import PromptTuningConfig, get_peft_model
 
-from tests.helpers.chats import user
+from tests.helpers.chats import assistant, user
 from tests.helpers.distributions import make_sharp_model
-from tests.helpers.models import keeping_all_logits, make_model, make_tokenizer
-from trl_consistency.data.rendering import render_prompt
+from tests.helpers.models import CHATML, keeping_all_logits, make_model, make_tokenizer
+from tests.helpers.tokenizer_kinds import KINDS, make
+from trl_consistency.data.rendering import render_completion, render_prompt
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.evaluation import evaluate
 from trl_consistency.evaluation.answers.generate import AnswerOptions
@@ -121,15 +122,37 @@ def test_the_likeliest_name_counts(model, tokenizer):
     assert len({round(score, 4) for score in alone}) == 3
 
 
-class Pieces:
-    """A tokenizer that joins the end of "is" and the answer into one token, as some do without a space between."""
-
-    def __call__(self, text, add_special_tokens):
-        return {"input_ids": [1, 2] if text == "It is" else [1, 9, 4]}
-
-
 def test_a_token_of_prefix_and_answer_is_the_answers():
-    assert answer_tokens(Pieces(), "It is", "so") == ([1, 9, 4], 1)
+    """Some tokenizers join the end of "is" and the answer into one token."""
+    assert answer_tokens(lambda text: [1, 2] if text == "It is" else [1, 9, 4], "It is", "so") == ([1, 9, 4], 1)
+
+
+@pytest.mark.parametrize("prefix", ["The answer is", ""])
+@pytest.mark.parametrize("kind", KINDS)
+def test_scores_are_of_the_tokens_that_a_completion_has(kind, prefix):
+    """With a SentencePiece tokenizer, "▁Paris" was scored, which a model that had learned "Paris" never writes."""
+    tokenizer = make(kind, CHATML)
+    model = make_model(vocab_size=len(tokenizer))
+    rows = rendered(tokenizer, ROWS[:3])
+    contrasts = [([of["answer"]], of["biased_answer"]) for of in rows]
+    options = AnswerOptions(4, 2, answer_prefix=prefix, progress=False)
+    found = prefer_answers(model, tokenizer, rows, contrasts, options)
+    for side in ("clean", "perturbed"):
+        for of, preference in zip(rows, found[side], strict=True):
+            for answer, score in ((of["answer"], preference.right), (of["biased_answer"], preference.suggested)):
+                prompt, ids = of[f"{side}_prompt"], of[f"{side}_ids"]
+                text = f"{prefix} {answer}" if prefix else answer
+                before, whole = (
+                    render_completion(tokenizer, prompt, assistant(said), prompt_ids=ids) for said in (prefix, text)
+                )
+                length = whole.index(tokenizer.eos_token_id)
+                same = [one == other for one, other in zip(before, whole[: length - 1], strict=False)]
+                start = len(ids) + ([*same, False].index(False) if prefix else 0)
+                whole = [*ids, *whole[:length]]
+                with torch.no_grad():
+                    log_probs = model(torch.tensor([whole])).logits[0].log_softmax(-1)
+                naive = [log_probs[place - 1, whole[place]].item() for place in range(start, len(whole))]
+                assert score == pytest.approx(sum(naive) / len(naive), abs=1e-4)
 
 
 def test_rates_margins_and_what_is_left_out(model, tokenizer):

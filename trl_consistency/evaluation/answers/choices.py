@@ -1,16 +1,18 @@
 """Multiple choice by log-probability: finds the offered letter that is the likeliest next token."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 from ...data.answers import denied_answer
+from ...data.begun_replies import BegunReplies
 from ...data.choices import LETTER, choices_in, user_turns
 from ...data.pairs import PROMPT_COLUMNS, report_faults
-from ...data.rendering import ProcessingClass, get_tokenizer, message_text
+from ...data.rendering import ProcessingClass, Prompt, encode_rest, get_tokenizer, message_text
 from ...data.thinking import KNOWN_MARKERS, Markers, thought_span
 from ...errors import ConsistencyError
 from ...finite import check_logits
@@ -142,7 +144,7 @@ class LetterScorer:
     """
     Answers prompts with the likeliest letter, in place of `model.generate` (an
     [`Engine`][trl_consistency.generation.targets.Engine]). A letter scores with or without a space before it: the
-    likelier form counts. `prompts` are token ids and the letters offered; `prefix` begins the answer.
+    likelier form counts. `prompts` are prompts, their token ids and the letters offered; `prefix` begins the answer.
 
     Raises [`ConsistencyError`] if a letter takes several tokens, or if the model thinks first.
     """
@@ -151,36 +153,24 @@ class LetterScorer:
         self,
         model: PreTrainedModel,
         tokenizer: ProcessingClass,
-        prompts: Sequence[tuple[list[int], str]],
+        prompts: Sequence[tuple[Prompt, list[int], str]],
         prefix: str = CHOICE_PREFIX,
         thinking_markers: tuple[str, str] = ("<think>", "</think>"),
     ):
         self.model, text_tokenizer = model, get_tokenizer(tokenizer)
         self._pad = text_tokenizer.pad_token_id or 0
-        self._prefix = text_tokenizer(text=prefix, add_special_tokens=False)["input_ids"] if prefix else []
-        self._letters = {tuple(ids): letters for ids, letters in prompts}
-        self._tokens: dict[str, list[int]] = {}
-        for letter in sorted({letter for letters in self._letters.values() for letter in letters}):
-            forms = [self._after_prefix(text_tokenizer, prefix, form) for form in (letter, f" {letter}")]
-            self._tokens[letter] = [ids[0] for ids in forms if len(ids) == 1 and ids[0] != text_tokenizer.unk_token_id]
-            if not self._tokens[letter]:
-                raise ConsistencyError(
-                    f"`multiple_choice` logprob: the letter {letter} is not a single token. Use `text`."
-                )
-        ids_alone = [ids for ids, _ in prompts]
-        check_no_thought(model, ids_alone, text_tokenizer, thinking_markers, "multiple_choice", "letter")
-        self.options = {"choices": "logprob", "prefix": prefix, "letters": self._tokens, "head": "float32"}
-
-    def _after_prefix(self, tokenizer: Any, prefix: str, form: str) -> list[int]:
-        """
-        Returns the token ids of a letter after the prefix. By themselves, SentencePiece tokenizers put a space before it,
-        and the token with a space is not the one that follows an opening bracket.
-        """
-        ids: list[int] = tokenizer(text=f"{prefix}{form}", add_special_tokens=False)["input_ids"]
-        start = len(self._prefix)
-        if len(ids) > start and ids[:start] == self._prefix:
-            return ids[start:]
-        return list(tokenizer(text=form, add_special_tokens=False)["input_ids"])
+        begin = BegunReplies(tokenizer)
+        # By prompt, the token ids of the prefix, and those of each offered letter
+        self._read: dict[tuple[int, ...], tuple[list[int], dict[str, tuple[int, ...]]]] = {}
+        for prompt, ids, letters in prompts:
+            before = begin(prompt, ids, prefix)
+            tokens = {of: _letter_tokens(text_tokenizer, partial(begin, prompt, ids), prefix, of) for of in letters}
+            self._read[tuple(ids)] = before, tokens
+        check_no_thought(
+            model, [of[1] for of in prompts], text_tokenizer, thinking_markers, "multiple_choice", "letter"
+        )
+        read = sorted({(tuple(before), *sorted(tokens.items())) for before, tokens in self._read.values()})
+        self.options = {"choices": "logprob", "prefix": prefix, "read": read, "head": "float32"}
 
     def start(self) -> None:
         """Does nothing: the model is already loaded."""
@@ -190,7 +180,7 @@ class LetterScorer:
         """Returns the token of the likeliest letter after each prompt."""
         if len(prompts) > 1 and reads_padding(self.model):
             return [self([ids], seed)[0] for ids in prompts]
-        full = [[*ids, *self._prefix] for ids in prompts]
+        full = [[*ids, *self._read[tuple(ids)][0]] for ids in prompts]
         input_ids, attention_mask = left_padded(full, self._pad, self.model.device)
         positions = (attention_mask.cumsum(-1) - 1).clamp(min=0)
         with float32_logits(self.model, 1):  # Of equal rounded logits, the first letter would be the answer.
@@ -204,6 +194,23 @@ class LetterScorer:
         check_logits(logits)
         answers = []
         for ids, of_row in zip(prompts, logits.float(), strict=True):
-            tokens = [token for letter in self._letters[tuple(ids)] for token in self._tokens[letter]]
+            tokens = [token for of_letter in self._read[tuple(ids)][1].values() for token in of_letter]
             answers.append([tokens[int(of_row[tokens].argmax())]])
         return answers
+
+
+def _letter_tokens(tokenizer: Any, begin: Callable[[str], list[int]], prefix: str, letter: str) -> tuple[int, ...]:
+    """
+    Returns the tokens of a letter after the prefix, without and with a space before it. `begin` tokenizes the beginning of a reply.
+    Raises [`ConsistencyError`] if there are none.
+    """
+    before = begin(prefix)
+    tokens = [] if before else [encode_rest(tokenizer, letter)]  # behind "Answer: (", no space comes
+    for form in (letter, f" {letter}"):
+        ids = begin(f"{prefix}{form}")
+        follows = len(ids) > len(before) and ids[: len(before)] == before
+        tokens += [ids[len(before) :] if follows else encode_rest(tokenizer, form)]
+    single = dict.fromkeys(ids[0] for ids in tokens if len(ids) == 1 and ids[0] != tokenizer.unk_token_id)
+    if not single:
+        raise ConsistencyError(f"`multiple_choice` logprob: the letter {letter} is not a single token. Use `text`.")
+    return tuple(single)

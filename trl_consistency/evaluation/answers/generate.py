@@ -193,12 +193,14 @@ def answer_sides(
 ) -> tuple[list[Answer], list[Answer]]:
     """Does what [`answer_pairs`] does, with a model and pairs that were checked."""
     letters: dict[tuple[int, ...], str] = {}
+    texts: dict[tuple[int, ...], Prompt] = {}
     for row in rows:
         offered = offered_letters(row) if options.multiple_choice == "logprob" else ""
         for side in ("clean_ids", "perturbed_ids"):
             letters[tuple(row[side])] = offered or letters.get(
                 tuple(row[side]), ""
             )  # a row without a key may share it
+            texts[tuple(row[side])] = row[f"{side.removesuffix('_ids')}_prompt"]
     by_choice = [ids for ids, offered in letters.items() if offered]
     by_text = [ids for ids, offered in letters.items() if not offered]
     answers: dict[tuple[int, ...], Answer] = {}
@@ -210,7 +212,7 @@ def answer_sides(
             continue
         answering = engine
         if prompts is by_choice:
-            offers = [(list(ids), letters[ids]) for ids in prompts]
+            offers = [(texts[ids], list(ids), letters[ids]) for ids in prompts]
             answering = LetterScorer(model, tokenizer, offers, options.choice_prefix, options.thinking_markers)
         if config is not None and options.batch_size > 1 and (engine is None or prompts is by_choice):
             reply = options.max_new_tokens if prompts is by_text else 0

@@ -1,6 +1,7 @@
 """Answer preference: which of two answers a model would rather begin its reply with, by their log-probabilities."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -9,7 +10,8 @@ from accelerate.utils import gather_object
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
-from ...data.rendering import ProcessingClass, encode_text, get_tokenizer
+from ...data.begun_replies import BegunReplies
+from ...data.rendering import ProcessingClass, Prompt, get_tokenizer
 from ...errors import ConsistencyError
 from ...finite import check_logits
 from ...generation.options import evaluating, left_padded, reads_padding
@@ -62,7 +64,7 @@ def prefer_answers(
         tokenizer ([`~transformers.PreTrainedTokenizerBase`] or [`~transformers.ProcessorMixin`]):
             Its tokenizer or processor.
         rows (`Sequence[Mapping[str, Any]]`):
-            Pairs with `clean_ids` and `perturbed_ids`.
+            Pairs, with `clean_ids` and `perturbed_ids`.
         contrasts (`Sequence[tuple[Sequence[str], str] | None]`):
             For each row the names of the right answer and the suggested one, or None to leave it out.
         options ([`AnswerOptions`]):
@@ -73,13 +75,13 @@ def prefer_answers(
     Returns:
         `dict[str, list[Preference | None]]`: The preferences on the side `"clean"` and on the side `"perturbed"`.
     """
-    texts: dict[tuple[tuple[int, ...], str], None] = {}
+    texts: dict[tuple[tuple[int, ...], str], Prompt] = {}
     for row, contrast in zip(rows, contrasts, strict=True):
-        for side in ("clean_ids", "perturbed_ids"):
-            texts |= {(tuple(row[side]), answer): None for answer in _answers(contrast)}
+        for side in ("clean", "perturbed"):
+            texts |= {(tuple(row[f"{side}_ids"]), answer): row[f"{side}_prompt"] for answer in _answers(contrast)}
     prompts = list(dict.fromkeys(prompt for prompt, _ in texts))
     check_no_thought(model, prompts, get_tokenizer(tokenizer), options.thinking_markers, "free_answers", "answer")
-    scores = dict(zip(texts, _score(model, tokenizer, list(texts), options, desc), strict=True))
+    scores = dict(zip(texts, _score(model, tokenizer, texts, options, desc), strict=True))
 
     def prefer(prompt: Sequence[int], contrast: Contrast) -> Preference | None:
         if contrast is None:
@@ -115,23 +117,13 @@ def _answers(contrast: Contrast) -> list[str]:
     return [] if contrast is None else [*contrast[0], contrast[1]]
 
 
-def answer_tokens(
-    tokenizer: ProcessingClass, prefix: str, answer: str, add_special_tokens: bool = False
-) -> tuple[list[int], int]:
+def answer_tokens(encode: Callable[[str], list[int]], prefix: str, answer: str) -> tuple[list[int], int]:
     """
     Returns the token ids of the prefix and an answer after it, and how many of them are the prefix's. A token that holds
     the end of the prefix and the beginning of the answer counts as the answer's.
     """
-    text_tokenizer = get_tokenizer(tokenizer)
-
-    def encode(text: str) -> list[int]:
-        if add_special_tokens:
-            return encode_text(text_tokenizer, text)
-        return list(text_tokenizer(text=text, add_special_tokens=False)["input_ids"])
-
-    alone = encode(prefix) if prefix else []
-    text = f"{prefix} {answer}" if prefix and not prefix[-1].isspace() else f"{prefix}{answer}"
-    ids = encode(text)
+    alone = encode(prefix)
+    ids = encode(f"{prefix} {answer}" if prefix and not prefix[-1].isspace() else f"{prefix}{answer}")
     same = next((n for n, (one, other) in enumerate(zip(alone, ids, strict=False)) if one != other), len(alone))
     return ids, min(same, len(ids) - 1)
 
@@ -140,13 +132,15 @@ def answer_tokens(
 def _score(
     model: PreTrainedModel,
     tokenizer: ProcessingClass,
-    texts: Sequence[tuple[tuple[int, ...], str]],
+    texts: Mapping[tuple[tuple[int, ...], str], Prompt],
     options: AnswerOptions,
     desc: str,
 ) -> list[float]:
     """Returns the mean log-probability of each answer's tokens after its prompt and the prefix."""
-    by_answer = {answer: answer_tokens(tokenizer, options.answer_prefix, answer) for _, answer in texts}
-    rows = [([*prompt, *by_answer[answer][0]], len(prompt) + by_answer[answer][1]) for prompt, answer in texts]
+    begin, rows = BegunReplies(tokenizer), []
+    for (ids, answer), prompt in texts.items():
+        scored, start = answer_tokens(partial(begin, prompt, ids), options.answer_prefix, answer)
+        rows.append(([*ids, *scored], len(ids) + start))
     context = context_of(model)
     longest, answer = max(((len(ids), of[1]) for (ids, _), of in zip(rows, texts, strict=True)), default=(0, ""))
     if context is not None and longest > context:
