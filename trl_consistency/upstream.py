@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
-from inspect import getclosurevars, signature
+from inspect import Parameter, getclosurevars, signature
 from types import FunctionType, MethodType, SimpleNamespace
 from typing import Any, TypeVar, cast
 
@@ -43,6 +43,7 @@ __all__ = [
     "ForwardRedirection",
     "OwnState",
     "RepeatSampler",
+    "accepted",
     "complete_head",
     "create_model_from_path",
     "end_process_group",
@@ -304,3 +305,11 @@ def plain_tensors(weight: Tensor) -> list[Tensor]:
         return [weight]
     names, _ = weight.__tensor_flatten__()
     return [part for name in names for part in plain_tensors(getattr(weight, name))]
+
+
+def accepted(function: Callable[..., Any], arguments: dict[str, Any]) -> dict[str, Any]:
+    """Returns the arguments that a function takes. The `forward` of a user's own model may have few."""
+    taken = signature(function).parameters
+    if any(of.kind is Parameter.VAR_KEYWORD for of in taken.values()):
+        return arguments
+    return {name: value for name, value in arguments.items() if name in taken}

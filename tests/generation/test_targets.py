@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
-from transformers import GenerationConfig, RwkvConfig, RwkvForCausalLM
+from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel, RwkvConfig, RwkvForCausalLM
 
 from tests.helpers.distributions import make_sharp_model
 from tests.helpers.models import make_model
@@ -124,6 +124,28 @@ def test_rounding_of_a_prepared_model_is_not_taken_for_read_padding(has_adapter)
 
     model.forward = rounded
     assert not reads_padding(model)
+
+
+class WithoutPositions(GPT2LMHeadModel):
+    """Takes few arguments, as models with code of their own do, and counts positions from the left."""
+
+    def forward(self, input_ids, attention_mask=None, return_dict=None):
+        return super().forward(input_ids=input_ids, attention_mask=attention_mask, position_ids=None, use_cache=False)
+
+    def prepare_inputs_for_generation(self, input_ids, attention_mask=None, **kwargs):
+        return {"input_ids": input_ids, "attention_mask": attention_mask}
+
+
+def test_padding_of_a_model_whose_forward_takes_no_positions():
+    """It was taken for one that does not read padding, so that its answers depended on the batch."""
+    torch.manual_seed(0)
+    shape = {"vocab_size": 128, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "initializer_range": 0.3}
+    model = WithoutPositions(GPT2Config(**shape, eos_token_id=2, pad_token_id=0, bos_token_id=None)).eval()
+    assert reads_padding(model)
+    alone, together = (
+        generate_targets(model, PROMPTS, config(do_sample=False), size, seed=0, progress=False) for size in (1, 6)
+    )
+    assert together == alone
 
 
 def test_padding_of_a_model_that_cannot_be_tried():

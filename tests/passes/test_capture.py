@@ -11,6 +11,7 @@ from transformers import (
     GraniteConfig,
     InklingTextConfig,
     Lfm2Config,
+    LlamaForCausalLM,
     RecurrentGemmaConfig,
     T5Config,
     T5ForConditionalGeneration,
@@ -265,6 +266,54 @@ def test_a_soft_cap_that_is_not_read_is_refused():
     model.model.embed_tokens.weight.mul_(8)  # logits of tens, which the cap of 30 changes
     with pytest.raises(ConsistencyError, match="computes its logits in another way"):
         head_of(model)
+
+
+class Masked(LlamaForCausalLM):
+    def forward(self, *args, **options):
+        output = super().forward(*args, **options)
+        output.logits[..., 100:] = -torch.inf
+        return output
+
+
+class Scaled(Masked):
+    def forward(self, *args, **options):
+        output = super().forward(*args, **options)
+        output.logits *= 4
+        return output
+
+
+@pytest.mark.parametrize("kind", [Masked, Scaled])
+def test_logits_that_are_forbidden_are_refused(kind):
+    """A logit of -inf made the tolerance infinite."""
+    model = kind(make("llama").config).eval()
+    with pytest.raises(ConsistencyError, match=f"`{kind.__name__}` computes its logits in another way"):
+        head_of(model)
+
+
+class Steered(LlamaForCausalLM):
+    """Adds a vector to the embeddings."""
+
+    def forward(self, input_ids=None, **options):
+        return super().forward(inputs_embeds=self.model.embed_tokens(input_ids) + 0.1, **options)
+
+
+class Plain(LlamaForCausalLM):
+    """Takes few arguments, and gives its backbone the embeddings themselves."""
+
+    def forward(self, input_ids, attention_mask=None):
+        return super().forward(inputs_embeds=self.model.embed_tokens(input_ids), attention_mask=attention_mask)
+
+
+def test_a_forward_that_changes_what_the_backbone_reads_is_refused():
+    """Losses were those of the model without the vector."""
+    model = Steered(make("llama").config).train()
+    for read in (head_of, lambda model: capture_states(model, *batch(), layers=[0])):
+        with pytest.raises(ConsistencyError, match="forward` of `Steered` has its text backbone read something else"):
+            read(model)
+    model = Plain(make("llama").config).train()
+    model.config.attention_dropout = 0.9
+    check_head(model.eval())
+    head_of(model)
 
 
 def check_head(model, kind=None):

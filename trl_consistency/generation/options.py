@@ -14,6 +14,7 @@ from transformers import GenerationConfig
 
 from ..data.rendering import ProcessingClass, Prompt, get_tokenizer, written_end
 from ..log import get_logger
+from ..upstream import accepted
 
 
 logger = get_logger(__name__)
@@ -133,17 +134,18 @@ def _changes_with_padding(model: Any) -> bool:
     try:
         # Rounding differs where padding changes the order of sums. Logits may be in float32 where the layers are not.
         rounds = any(of.dtype != torch.float32 for of in model.parameters())
+        base = model.get_base_model() if isinstance(model, PeftModel) else model
         run = model
         if not rounds:  # without the mixed precision that accelerate may have put into the model's forward
-            base = model.get_base_model() if isinstance(model, PeftModel) else model
             run = partial(type(base).forward, base)
         ids = torch.arange(1, 9, device=model.device)[None] % model.config.get_text_config().vocab_size
         for padding in (0, 5):
             padded = F.pad(ids, (padding, 0))
             mask = F.pad(torch.ones_like(ids), (padding, 0))
             positions = (mask.cumsum(-1) - 1).clamp(min=0)
+            options = {"attention_mask": mask, "position_ids": positions, "use_cache": False}
             with evaluating(model):
-                output = run(input_ids=padded, attention_mask=mask, position_ids=positions, use_cache=False)
+                output = run(input_ids=padded, **accepted(type(base).forward, options))
             found.append(output.logits[0, -1].float())
     except Exception:  # an unknown architecture may raise anything, and will do so again where it is used
         return False

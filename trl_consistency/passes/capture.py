@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from inspect import Parameter, signature
 from typing import Any, cast
 from weakref import WeakSet
 
@@ -19,7 +18,8 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from ..errors import ConsistencyError
-from ..upstream import maybe_gather_lm_head_ctx
+from ..generation.options import evaluating
+from ..upstream import accepted, maybe_gather_lm_head_ctx
 from .blocks import base_model, decoder_of, find_blocks, resolve_layers
 from .last_block import last_block_only_at
 from .learned_prompt import has_learned_prompt, run_after_learned_prompt
@@ -31,6 +31,8 @@ MAX_MASK_ENTRIES = 1 << 26
 
 # Models whose logits [`head_of`] has compared with its own, which costs a pass over a few tokens
 _WITH_CHECKED_HEAD: WeakSet[nn.Module] = WeakSet()
+# Models whose own forward has been compared with their backbone's, as above
+_WITH_CHECKED_BACKBONE: WeakSet[nn.Module] = WeakSet()
 
 
 @dataclass
@@ -115,6 +117,7 @@ def capture_states(
         hidden, routing = run_after_learned_prompt(model, backbone, input_ids, attention_mask, options)
         return States(last_hidden=hidden, routing=routing if need_routing else None)
     blocks = find_blocks(model)
+    _check_backbone(base_model(model))
     layers = resolve_layers(layers, len(blocks))
     down_projections = blocks.down_projections(layers) if mlp else {}
     attentions = blocks.attentions(layers) if attention else {}
@@ -211,6 +214,7 @@ def head_of(model: nn.Module) -> Head:
         raise ConsistencyError(
             f"`{type(base).__name__}` has no language modelling head. Load the model with one (`...ForCausalLM`)."
         )
+    _check_backbone(base)
     unchecked = None if base in _WITH_CHECKED_HEAD else _own_logits(base)
     if isinstance(projection, FSDPModule):
         projection.unshard()  # FSDP gathers a module when it is called, and the head's weights are only read.
@@ -239,21 +243,59 @@ def _read_head(base: Any, projection: Any) -> Head:
 @torch.no_grad()
 def _own_logits(base: Any) -> tuple[Tensor, Tensor]:
     """Returns the head's input and the model's own logits on a few tokens."""
-    ids = torch.arange(1, 9, device=next(base.parameters()).device)[None] % base.config.get_text_config().vocab_size
     seen: list[Any] = []
     hook = decoder_of(base).register_forward_hook(lambda module, args, output: seen.append(output[0]))
     try:
-        # Not `base(...)`: its hooks already run, around the forward in which this is called. Nor `base.forward`: in a
-        # copy of a prepared model, this may be the original's.
-        places = torch.arange(ids.shape[1], device=ids.device)[None]
-        optional = {"attention_mask": torch.ones_like(ids), "position_ids": places, "use_cache": False}
-        taken = signature(type(base).forward).parameters
-        if not any(of.kind is Parameter.VAR_KEYWORD for of in taken.values()):
-            optional = {name: value for name, value in optional.items() if name in taken}
-        output = type(base).forward(base, input_ids=ids, **optional)
+        output = _own_forward(base, _few_tokens(base))
     finally:
         hook.remove()
     return seen[-1], output.logits
+
+
+def _few_tokens(base: Any) -> Tensor:
+    return torch.arange(1, 9, device=next(base.parameters()).device)[None] % base.config.get_text_config().vocab_size
+
+
+def _own_forward(base: Any, ids: Tensor) -> Any:
+    """
+    Runs a model's own forward. Not `base(...)`: its hooks already run, around the forward in which this is called. Nor `base.forward`:
+    in a copy of a prepared model, this may be the original's.
+    """
+    options = _options(ids) | {"use_cache": False}
+    return type(base).forward(base, input_ids=ids, **accepted(type(base).forward, options))
+
+
+def _options(ids: Tensor) -> dict[str, Any]:
+    return {
+        "attention_mask": torch.ones_like(ids),
+        "position_ids": torch.arange(ids.shape[1], device=ids.device)[None],
+    }
+
+
+@torch.no_grad()
+def _check_backbone(base: Any) -> None:
+    """
+    Raises [`ConsistencyError`] if a model's own forward has its backbone read something else than the tokens, such as embeddings that it
+    changes. Tried once for each model whose class is not one of transformers.
+    """
+    if type(base).__module__.startswith("transformers.") or base in _WITH_CHECKED_BACKBONE:
+        return
+    backbone, ids = decoder_of(base), _few_tokens(base)
+    seen: list[Any] = []
+    hook = backbone.register_forward_hook(lambda module, args, output: seen.append(output[0]))
+    try:
+        with evaluating(base):
+            _own_forward(base, ids)
+            backbone(input_ids=ids, use_cache=False, **_options(ids))
+    finally:
+        hook.remove()
+    own, alone = seen[0].float(), seen[-1].float()
+    if own.isfinite().all() and (own - alone).norm() > 1e-2 * own.norm():
+        raise ConsistencyError(
+            f"The `forward` of `{type(base).__name__}` has its text backbone read something else than the tokens, so that a loss on the backbone's "
+            "states would be that of another model. Use a model whose `forward` gives it the tokens alone."
+        )
+    _WITH_CHECKED_BACKBONE.add(base)
 
 
 @torch.no_grad()
@@ -261,8 +303,9 @@ def _check_head(base: Any, head: Head, hidden: Tensor, own: Tensor) -> None:
     """Raises [`ConsistencyError`] if the model's `own` logits are not those of `head`."""
     with head.gathered():  # The head may be on another device than the last block.
         logits = head.logits(hidden.to(head.weight.device)).to(own.device)
-    tolerance = max(4 * torch.finfo(logits.dtype).eps, 1e-3) * own.abs().max()
-    if logits.shape != own.shape or (logits - own).abs().max() > tolerance:
+    tolerance = max(4 * torch.finfo(logits.dtype).eps, 1e-3) * logits.abs().max()
+    # NaN where the head's own are NaN is reported later. A token that the model forbids has a logit of -inf.
+    if logits.shape != own.shape or (logits.isfinite() & ~((logits - own).abs() <= tolerance)).any():
         raise ConsistencyError(
             f"`{type(base).__name__}` computes its logits in another way than from its head with the known scales and soft "
             "caps, so that a loss on logits would be wrong. Use another model, or an objective on states (`method: act`)."
