@@ -4,9 +4,10 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import yaml
-from datasets import ClassLabel, Dataset, Features, Value, load_dataset
+from datasets import ClassLabel, Dataset, Features, LargeList, List, Value, load_dataset
 
 from trl_consistency import ConsistencyError
+from trl_consistency.data.class_names import named_rows
 from trl_consistency.perturbations.reading import read_rows
 
 
@@ -108,6 +109,38 @@ def test_classes_are_read_by_their_names(tmp_path, kind):
     else:
         rows.to_parquet(path)
     assert [row["answer"] for row in read_rows(str(path))] == ["yes", "no", None]
+
+
+def test_classes_in_lists_are_read_by_their_names(tmp_path):
+    """A cue suggested the answer "1"."""
+    cities = ClassLabel(names=["Paris", "Lyon", "Rome"])
+    columns = {
+        "wrong_answers": List(cities),
+        "aliases": LargeList(cities),
+        "choices": List({"text": Value("string"), "of": cities}),
+        "numbers": List(Value("int64")),
+        "named": {"city": cities},
+    }
+    row = {
+        "wrong_answers": [1, 2, -1],
+        "aliases": [],
+        "choices": [{"text": "1", "of": 1}],
+        "numbers": [1],
+        "named": {"city": 2},
+    }
+    rows = Dataset.from_list([row, dict.fromkeys(columns)], features=Features(columns))
+    rows.to_parquet(tmp_path / "questions.parquet")
+    named = {
+        "wrong_answers": ["Lyon", "Rome", None],
+        "aliases": [],
+        "choices": [{"text": "1", "of": "Lyon"}],
+        "numbers": [1],
+        "named": {"city": "Rome"},
+    }
+    for found in (read_rows(str(tmp_path / "questions.parquet")), named_rows(rows)):
+        first, second = found
+        assert first == named
+        assert second["wrong_answers"] is second["choices"] is None
 
 
 @pytest.mark.parametrize("suffix", ["jsonl", "csv"])

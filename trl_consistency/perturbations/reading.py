@@ -4,7 +4,7 @@ import csv
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -100,14 +100,16 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
         raise ConsistencyError(f"{path} cannot be read: {one_line(error)}") from None
 
 
-def _classes_in(schema: Any) -> dict[str, Sequence[str]]:
+def _classes_in(schema: Any) -> dict[str, Any]:
     """Returns what [`classes_of`] does, from what `datasets` has written into a Parquet file."""
+    from datasets import Features
+
     written = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
     features = written.get("info", {}).get("features", {})
-    return {column: of["names"] for column, of in features.items() if isinstance(of, dict) and "names" in of}
+    return classes_of(Features.from_dict({column: of for column, of in features.items() if "ClassLabel" in str(of)}))
 
 
-def _classes_declared(folder: str) -> dict[str, Sequence[str]]:
+def _classes_declared(folder: str) -> dict[str, Any]:
     """Returns what [`classes_of`] does, from what the card of a data folder (README.md) declares."""
     from datasets.info import DatasetInfosDict
 
