@@ -247,7 +247,7 @@ def test_model_whose_files_are_another_model_is_refused(installed, tmp_path, mod
         make_trainer(tmp_path, model, use_vllm=True)
     with pytest.raises(ConsistencyError, match=r"whose config is another one than here \(rms_norm_eps\)"):
         make_trainer(tmp_path, str(model_dir), use_vllm=True, model_init_kwargs={"rms_norm_eps": 0.1})
-    with pytest.raises(ConsistencyError, match="sets `variant`, and vLLM reads the files without one"):
+    with pytest.raises(ConsistencyError, match="sets `variant`, which could make the model differ from its files"):
         make_trainer(tmp_path, str(model_dir), use_vllm=True, model_init_kwargs={"variant": "ema"})
     (tmp_path / "two").mkdir()
     for file in model_dir.iterdir():

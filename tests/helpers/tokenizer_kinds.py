@@ -77,6 +77,7 @@ KINDS = {
     "bytes, NFC": lambda: byte_level(normalizer=normalizers.NFC()),
     "bytes, begun": lambda: with_ends(byte_level()),
     "bytes, begun and ended": lambda: with_ends(byte_level(), "<|im_end|>"),
+    "bytes, begun and closed by another token": lambda: with_ends(byte_level(), "</s>"),
     "bytes, stripping": lambda: stripping(byte_level()),
     "unigram, first": lambda: unigram("first"),
     "unigram, always": lambda: unigram("always"),

@@ -141,6 +141,12 @@ CASES: list[Case] = [
         lambda room: room.trainer(options={"model_init_kwargs": {"ignore_mismatched_sizes": True, "vocab_size": 500}}),
     ),
     Case(
+        "weights of a variant",
+        "Weights of a variant, such as those in model.ema.safetensors",
+        "`model_init_kwargs` sets `variant`, which could make the model differ from its files. …",
+        lambda room: room.trainer(options={"model_init_kwargs": {"variant": "ema"}}),
+    ),
+    Case(
         "unknown checkpointing option",
         "A misspelt option of gradient checkpointing",
         "`gradient_checkpointing_kwargs` has the unknown key `reentrant`. Did you mean `use_reentrant`?",

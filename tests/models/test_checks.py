@@ -1,6 +1,7 @@
 """What is right passes the checks of a model and its adapter."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from tests.helpers.models import make_config, make_model
 from trl_consistency.errors import ConsistencyError
 from trl_consistency.models.checks import check_model, config_of, context_of
 from trl_consistency.models.folder_checks import check_engine_weights
+from trl_consistency.models.loading import load_model
 
 
 LONGER = {"factor": 4.0, "rope_theta": 10000.0, "original_max_position_embeddings": 512}
@@ -30,6 +32,20 @@ def test_context_that_options_of_loading_extend(tmp_path, model_dir, changes):
     args = make_config(tmp_path, model_init_kwargs=changes)
     check_model(str(model_dir), args)
     assert context_of(config_of(str(model_dir), args)) == 2048
+
+
+@pytest.mark.parametrize("trusts", [True, False])
+def test_code_of_a_class_that_transformers_has(tmp_path, model_dir, caplog, trusts):
+    """With `trust_remote_code`, the code beside the weights was left out without a word."""
+    folder = shutil.copytree(model_dir, tmp_path / "own")
+    config = json.loads((folder / "config.json").read_text())
+    classes = {"AutoModelForCausalLM": f"modeling_own.{config['architectures'][0]}"}
+    (folder / "config.json").write_text(json.dumps(config | {"auto_map": classes}))
+    load_model(str(folder), trust_remote_code=trusts)
+    said = (
+        "brings code for its class, and transformers has one of that name, `Qwen3ForCausalLM`: transformers' is loaded"
+    )
+    assert (said in caplog.text) == trusts
 
 
 @pytest.mark.parametrize(

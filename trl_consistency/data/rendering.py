@@ -473,13 +473,18 @@ def encode_rest(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 
 def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Returns the token ids of a text, without the end-of-sequence token that some tokenizers append."""
-    ids = tokenizer(text=text)["input_ids"]
-    return ids[:-1] if ids and ids[-1] == tokenizer.eos_token_id and appends_end(tokenizer) else ids
+    """Returns the token ids of a text, without those of an end that some tokenizers append."""
+    ids: list[int] = tokenizer(text=text)["input_ids"]
+    appended = appended_tokens(tokenizer)
+    return ids[: -len(appended)] if appended and ids[-len(appended) :] == appended else ids
 
 
-def appends_end(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether the tokenizer appends its end-of-sequence token to every text, as with `add_eos_token`."""
+def appended_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """
+    Returns the tokens that the tokenizer appends to every text, such as its end-of-sequence token with `add_eos_token`, or BERT's `[SEP]`.
+    """
     # Of a text that is not empty, since a token that is both the beginning and the end may be added on either side.
-    plain, ids = (tokenizer(text="a", add_special_tokens=of)["input_ids"] for of in (False, True))
-    return bool(plain) and ids[-1] == tokenizer.eos_token_id != plain[-1]
+    plain, ids = (list(tokenizer(text="a", add_special_tokens=of)["input_ids"]) for of in (False, True))
+    added = len(ids) - len(plain)
+    before = next((place for place in range(added + 1) if plain and ids[place : place + len(plain)] == plain), added)
+    return ids[before + len(plain) :]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from peft import PeftConfig, PromptLearningConfig
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils import CONFIG_NAME
@@ -13,12 +14,15 @@ from transformers.utils import CONFIG_NAME
 from ..config.types import check_keys
 from ..errors import ConsistencyError, one_line
 from ..json_files import fault_in, object_in
+from ..log import get_logger
 from ..weight_files import shapes_in
 from .adapter_checks import check_new_adapter, check_own_adapters, check_runs_itself, no_states
 from .architecture import check_architecture
 from .config_changes import OF_TRAINING
 from .folder_checks import check_model_folder
 
+
+logger = get_logger(__name__)
 
 TRAIN_IN_FLOAT32 = (
     "Load the model in float32 (`dtype: float32`, with `bf16: true` or `fp16: true` to compute in 16 bits)."
@@ -31,12 +35,12 @@ LOADING = (
     *("distributed_config", "experts_implementation", "force_download", "fusion_config", "kernel_config"),
     *("local_files_only", "low_cpu_mem_usage", "max_memory", "offload_buffers", "offload_folder", "proxies"),
     *("quantization_config", "revision", "token", "torch_dtype", "tp_plan", "tp_size", "trust_remote_code"),
-    *("use_cache", "use_kernels", "use_safetensors", "variant", "weights_only"),
+    *("use_cache", "use_kernels", "use_safetensors", "weights_only"),
 )
 # Options that would load other weights than those in the checked files, or random ones
 OTHER_WEIGHTS = (
     *("adapter_kwargs", "adapter_name", "config", "generation_config", "gguf_file", "ignore_mismatched_sizes"),
-    *("key_mapping", "state_dict", "subfolder"),
+    *("key_mapping", "state_dict", "subfolder", "variant"),
 )
 
 
@@ -175,7 +179,18 @@ def load_config(
         raise ConsistencyError(f"{model} cannot be loaded: {reason}") from None
     if not trust_remote_code:
         _check_kernels(model, config)
+    elif _has_known_class(config):
+        logger.warning_once(
+            f"{model} brings code for its class, and transformers has one of that name, `{config.architectures[0]}`: transformers' is loaded, as by "
+            "TRL, though `trust_remote_code` is set. If that code computes something else, rename its class."
+        )
     return config
+
+
+def _has_known_class(config: PreTrainedConfig) -> bool:
+    """Whether a model's own code is not run, since TRL looks for the class by its name in transformers first."""
+    own = (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM")
+    return own is not None and bool(config.architectures) and hasattr(transformers, config.architectures[0])
 
 
 def _check_kernels(model: str, config: PreTrainedConfig) -> None:

@@ -11,7 +11,7 @@ import torch
 from datasets import Dataset
 from transformers import LogitsProcessorList, PreTrainedModel
 
-from ...data.rendering import ProcessingClass, appends_end, encode_text, get_tokenizer
+from ...data.rendering import ProcessingClass, appended_tokens, encode_text, get_tokenizer
 from ...data.thinking import THINKING_MARKERS
 from ...finite import NaNWatch, check_logits
 from ...generation.options import end_tokens, evaluating
@@ -75,7 +75,7 @@ def harness_model(**options: Any) -> Any:
     """
     Returns lm-evaluation-harness's model of these options. It raises [`NotFiniteError`] for logits that are NaN: the harness takes
     the first choice then, which is right in some questions. Replies also end where the tokenizer's end-of-turn token does, and not
-    only the model's. Its `replies` count them. It reads texts without the end-of-sequence token that some tokenizers append.
+    only the model's. Its `replies` count them. It reads texts without the tokens that some tokenizers append.
     """
     from lm_eval.models.huggingface import HFLM
 
@@ -84,16 +84,18 @@ def harness_model(**options: Any) -> Any:
             with _keeping_head(of_harness["pretrained"]):
                 super().__init__(**of_harness)
             self.replies = Replies()
-            self.appended = self.tokenizer.eos_token_id if appends_end(self.tokenizer) else None
+            self.appended = appended_tokens(self.tokenizer)
 
         def tok_encode(self, *args: Any, **kwargs: Any) -> list[int]:
             ids: list[int] = super().tok_encode(*args, **kwargs)
-            return ids[:-1] if ids and ids[-1] == self.appended else ids
+            length = len(self.appended)
+            return ids[:-length] if length and ids[-length:] == self.appended else ids
 
         def tok_batch_encode(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
             ids, attention_mask = super().tok_batch_encode(*args, **kwargs)  # padded on the left
-            if self.appended is not None and bool((ids[:, -1] == self.appended).all()):
-                return ids[:, :-1], attention_mask[:, :-1]
+            length = len(self.appended)
+            if length and all(row[-length:] == self.appended for row in ids.tolist()):
+                return ids[:, :-length], attention_mask[:, :-length]
             return ids, attention_mask
 
         def _model_call(self, inps: torch.Tensor, *args: Any, **kwargs: Any) -> Any:

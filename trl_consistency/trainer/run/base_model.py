@@ -66,11 +66,6 @@ def check_engine_files(model: Any, args: Any, sends_weights: bool = False) -> No
         return
     check_engine_weights(model if isinstance(model, str) else get_config_model_id(model.config))
     if isinstance(model, str):
-        if (args.model_init_kwargs or {}).get("variant"):
-            raise ConsistencyError(
-                "`model_init_kwargs` sets `variant`, and vLLM reads the files without one: it would have other weights. Copy the variant's files "
-                "to a folder of their own, under the usual names, or leave vLLM out."
-            )
         return
     is_adapter = is_peft_model(model)
     if is_adapter and adapter_changes_base(model.active_peft_config):  # which is refused for itself
