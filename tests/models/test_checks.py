@@ -14,6 +14,7 @@ from trl_consistency.errors import ConsistencyError
 from trl_consistency.models.checks import check_model, config_of, context_of
 from trl_consistency.models.folder_checks import check_engine_weights
 from trl_consistency.models.loading import load_model
+from trl_consistency.models.quantization import check_trainable
 
 
 LONGER = {"factor": 4.0, "rope_theta": 10000.0, "original_max_position_embeddings": 512}
@@ -123,3 +124,16 @@ def test_a_damaged_index_is_named_before_vllm_is_asked(tmp_path):
     (tmp_path / "model.safetensors.index.json").write_text("{")
     with pytest.raises(ConsistencyError, match="is cut short or damaged"):
         check_engine_weights(str(tmp_path))
+
+
+@pytest.mark.parametrize("status", ["compressed", "frozen"])
+def test_compressed_weights_are_not_trained(status):
+    """The first forward pass puts other weights in their place, which ended in errors about the reference or of dtypes."""
+    options = {"quant_method": "compressed-tensors", "quantization_status": status}
+    if status == "compressed":
+        with pytest.raises(
+            ConsistencyError, match=r"`quantization_config=CompressedTensorsConfig\(dequantize=True\)`"
+        ):
+            check_trainable(options)
+    else:
+        check_trainable(options)

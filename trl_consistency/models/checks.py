@@ -20,6 +20,7 @@ from .adapter_checks import check_new_adapter, check_own_adapters, check_runs_it
 from .architecture import check_architecture
 from .config_changes import OF_TRAINING
 from .folder_checks import check_model_folder
+from .quantization import check_trainable, quantization_of
 
 
 logger = get_logger(__name__)
@@ -86,6 +87,7 @@ def check_model(model: Any, args: Any, peft_config: Any = None, quantization_con
         check_runs_itself(model)
         check_own_adapters(model, peft_config)
         _check_routers(model.config, args)
+        check_trainable(quantization_of(model))
         return getattr(model.config.get_text_config(), "vocab_size", None)
     options = args.model_init_kwargs or {}
     check_loading(options)
@@ -108,6 +110,8 @@ def check_model(model: Any, args: Any, peft_config: Any = None, quantization_con
         if not changes:
             raise
         raise ConsistencyError(f"{error} (`model_init_kwargs` changes its config: {', '.join(changes)}.)") from None
+    if quantization_config is None and options.get("quantization_config") is None:
+        check_trainable(getattr(config, "quantization_config", None) or {})
     unknown = [key for key in changes if not hasattr(config, key)]
     check_keys("model_init_kwargs", unknown, {*LOADING, *OTHER_WEIGHTS, *config.to_dict()})
     not_kept = [key for key in changes if key not in OF_TRAINING]

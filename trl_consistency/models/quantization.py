@@ -35,6 +35,16 @@ def quantization_of(model: Any) -> dict[str, Any]:
     return options if isinstance(options, dict) else dict(options.to_dict())
 
 
+def check_trainable(quantization: Mapping[str, Any]) -> None:
+    """Raises [`ConsistencyError`] for weights that are decompressed by a model's first forward pass, after an adapter was put on them."""
+    method, status = quantization.get("quant_method"), quantization.get("quantization_status")
+    if method == "compressed-tensors" and getattr(status, "value", status) == "compressed":
+        raise ConsistencyError(
+            "The weights are compressed (`compressed-tensors`), and cannot be trained or hold an adapter so. In Python, load the model with "
+            "`quantization_config=CompressedTensorsConfig(dequantize=True)` from transformers. Or name a model that is not compressed."
+        )
+
+
 def prevent_repacking(model: nn.Module) -> None:
     """
     Prevents bitsandbytes from repacking 4-bit weights in place. Call this before the model's first forward pass.
