@@ -1,6 +1,7 @@
 """The memory that is computed from a config, against models and against real runs."""
 
 import pytest
+import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 from trl import ModelConfig, get_peft_config
 
@@ -9,6 +10,7 @@ from tests.helpers.models import make_config, make_pairs, make_tokenizer
 from trl_consistency import ConsistencyTrainer
 from trl_consistency.costs.memory import measure_memory
 from trl_consistency.costs.setup import Setup, make_outline
+from trl_consistency.costs.tracing import MemoryTrace
 
 
 SMALL = {"hidden_size": 64, "intermediate_size": 1024, "vocab_size": 64, "head_dim": 16}
@@ -109,6 +111,31 @@ def test_casts_of_trained_weights_are_kept_for_bct_alone():
     # The kernel of `kl` has room for a large vocabulary.
     beside_head = {method: of.activations - of.logits for method, of in found.items()}
     assert max(beside_head["kl"], beside_head["act"]) < casts / 2 < beside_head["bct"]
+
+
+@pytest.mark.parametrize(
+    ("optim", "use_cpu"), [("adamw_torch", False), ("adamw_torch", True), ("adamw_torch_fused", False)]
+)
+def test_an_update_of_all_weights_at_once(optim, use_cpu):
+    """On a GPU, AdamW without `fused` holds the roots of all second moments for a moment: more than short rows take."""
+    config = model_config(**SMALL)
+    found = measure_memory(outline_of(config, lora=False), Setup(("bct",), 16, 8, 1, optim=optim, use_cpu=use_cpu))
+    assert found.optimizer == 2 * found.weights == 8 * found.trained
+    of_foreach = optim == "adamw_torch" and not use_cpu
+    assert (found.activations == 4 * found.trained) == of_foreach
+    assert of_foreach or found.activations < 4 * found.trained
+
+
+def test_what_an_update_of_all_weights_at_once_holds():
+    """One more copy of them."""
+    weights = [torch.nn.Parameter(torch.ones(1000)) for _ in range(9)]
+    for weight in weights:
+        weight.grad = torch.ones(1000)
+    adamw = torch.optim.AdamW(weights, foreach=True)
+    adamw.step()
+    with MemoryTrace(torch.nn.ParameterList(weights)) as trace:
+        adamw.step()
+    assert trace.peak == 9 * 4000
 
 
 def test_the_reference_is_a_copy_of_weights_that_get_no_gradient_too():

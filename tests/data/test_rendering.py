@@ -123,6 +123,27 @@ def test_a_processor_begins_a_prompt_as_in_transformers(template, options, monke
     assert render_prompt(alone, USER) == expected
 
 
+class Beginning(TextProcessor):
+    """Puts a token of the beginning before every text itself, as Molmo 2's and Emu 3's do, whatever its tokenizer does."""
+
+    def __call__(self, text, **options):
+        return super().__call__(text=[f"{self.tokenizer.bos_token}{text}"], **options)
+
+
+@pytest.mark.parametrize("added", ["$A", "$A <|im_end|>"])
+def test_a_processor_that_begins_a_prompt_itself(added):
+    """The prompts lacked what TRL's trainers and transformers give the model."""
+    processor = Beginning(make_processor(added=added).tokenizer)
+    blocks = [{"role": "user", "content": [{"type": "text", "text": USER[0]["content"]}]}]
+    ids = processor.apply_chat_template(blocks, tokenize=True, add_generation_prompt=True)[0]
+    if added != "$A":
+        assert ids.pop() == processor.tokenizer.eos_token_id
+    assert render_prompt(processor, USER) == ids
+    assert ids[0] == processor.tokenizer.bos_token_id
+    assert text(processor.tokenizer, render_completion(processor, USER, "Paris.")) == " Paris.<|im_end|>"
+    assert content_range(processor, USER, ids) is not None
+
+
 def test_a_processor_ends_no_prompt():
     processor = make_processor(added="<s> $A <|im_end|>")
     assert render_prompt(processor, USER) == render_prompt(make_processor(), USER)

@@ -85,7 +85,7 @@ def measure_memory(outline: nn.Module, setup: Setup) -> Memory:
             adapter=adapter,
             optimizer=optimizer,
             gradients=gradients,
-            activations=max(step - gradients, 0) + unpacked,
+            activations=max(step - gradients + unpacked, _update_bytes(trained, setup)),
             logits=logits,
             cache=cache,
             sampling=sampling,
@@ -180,6 +180,14 @@ def _optimizer_bytes(model: nn.Module, trained: list[Tensor], optim: str) -> int
             for weight in trained
         )
     return 2 * _bytes(trained)
+
+
+def _update_bytes(trained: list[Tensor], setup: Setup) -> int:
+    """
+    Returns what the optimizer's step takes for a moment. On a GPU, torch's AdamW that is not fused updates all weights at once, and holds
+    the roots of the second moments.
+    """
+    return _bytes(trained) if setup.optim == "adamw_torch" and not setup.use_cpu else 0
 
 
 def largest_batch(outline: nn.Module, setup: Setup, limit: int, measured: Memory | None = None) -> int:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -418,9 +418,36 @@ def _apply_chat_template(
             _check_tokens(tokenizer, message_text(message))
     if not tokenize:
         return rendered
-    if adds_tokens(processing_class, messages, rendered):
+    if isinstance(processing_class, ProcessorMixin) and _has_own_way(
+        processing_class, repr((chat_template_of(processing_class), tokenizer.bos_token))
+    ):
+        return _ids_of_processor(processing_class, rendered)
+    return _ids_of_chat(processing_class, messages, rendered)
+
+
+def _ids_of_chat(processing_class: ProcessingClass, prompt: Prompt, rendered: str) -> list[int]:
+    tokenizer = get_tokenizer(processing_class)
+    if adds_tokens(processing_class, prompt, rendered):
         return encode_text(tokenizer, rendered)
-    return tokenizer(text=rendered, add_special_tokens=False)["input_ids"]
+    return list(tokenizer(text=rendered, add_special_tokens=False)["input_ids"])
+
+
+@lru_cache(maxsize=8)
+def _has_own_way(processor: ProcessorMixin, template: str) -> bool:
+    """Whether a processor adds more to the text of a chat than its tokenizer does, as Molmo 2's and Emu 3's add their beginning."""
+    chat: list[Message] = [{"role": "user", "content": SENTINEL}]
+    with suppress(Exception):  # a processor that reads no text alone, or a template for other chats
+        rendered = str(_apply_chat_template(processor, chat, None, None, tokenize=False))
+        return _ids_of_processor(processor, rendered) != _ids_of_chat(processor, chat, rendered)
+    return False
+
+
+def _ids_of_processor(processor: ProcessorMixin, rendered: str) -> list[int]:
+    """Returns the token ids of a rendered chat as `processor.apply_chat_template` does, without those of an end."""
+    tokenizer = get_tokenizer(processor)
+    is_begun = tokenizer.bos_token is not None and rendered.startswith(tokenizer.bos_token)
+    ids = processor(text=rendered, **({"add_special_tokens": False} if is_begun else {}))["input_ids"]
+    return _without_end(tokenizer, [int(token) for token in (ids if isinstance(ids[0], int) else ids[0])])
 
 
 def adds_tokens(processing_class: ProcessingClass, prompt: Prompt, rendered: str) -> bool:
@@ -474,7 +501,10 @@ def encode_rest(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     """Returns the token ids of a text, without those of an end that some tokenizers append."""
-    ids: list[int] = tokenizer(text=text)["input_ids"]
+    return _without_end(tokenizer, tokenizer(text=text)["input_ids"])
+
+
+def _without_end(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[int]:
     appended = appended_tokens(tokenizer)
     return ids[: -len(appended)] if appended and ids[-len(appended) :] == appended else ids
 
