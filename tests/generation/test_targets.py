@@ -4,11 +4,20 @@ from types import SimpleNamespace
 import pytest
 import torch
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
-from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel, RwkvConfig, RwkvForCausalLM
+from transformers import (
+    GenerationConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    RwkvConfig,
+    RwkvForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from tests.helpers.distributions import make_sharp_model
 from tests.helpers.models import make_model
 from trl_consistency.data.target_table import TargetTable
+from trl_consistency.errors import ConsistencyError
 from trl_consistency.generation.options import reads_padding
 from trl_consistency.generation.targets import cut_after_end, generate_targets
 
@@ -124,6 +133,14 @@ def test_rounding_of_a_prepared_model_is_not_taken_for_read_padding(has_adapter)
 
     model.forward = rounded
     assert not reads_padding(model)
+
+
+def test_an_encoder_decoder_is_refused():
+    """As many tokens as the prompt has were cut from the beginning of its answers."""
+    shape = {"vocab_size": 128, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    model = T5ForConditionalGeneration(T5Config(**shape, decoder_start_token_id=0)).eval()
+    with pytest.raises(ConsistencyError, match="`T5ForConditionalGeneration` is an encoder-decoder"):
+        generate_targets(model, PROMPTS, config(do_sample=False), 2, seed=0, progress=False)
 
 
 class WithoutPositions(GPT2LMHeadModel):

@@ -53,9 +53,11 @@ def generate_targets(
 
     The unwrapped `model` may be None if the `cache`, to which each finished batch is written, holds all answers.
     `generation_config` must set `pad_token_id` and `eos_token_id`; values that it does not set are neutral, not the
-    model's own.
+    model's own. Raises [`ConsistencyError`] for an encoder-decoder, whose output does not begin with the prompt.
     """
     state = PartialState()
+    if getattr(getattr(model, "config", None), "is_encoder_decoder", False):
+        raise ConsistencyError(f"`{type(model).__name__}` is an encoder-decoder. Use a decoder-only model.")
     if cache:
         if model is not None:
             cache.check_model(model)

@@ -168,7 +168,7 @@ def name_models(paths: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def check_adapters(paths: Sequence[str], base_model: str) -> None:
+def check_adapters(paths: Sequence[str], base_model: str, trust_remote_code: bool = False) -> None:
     """
     Raises [`ConsistencyError`] for adapters and models that are missing, incomplete or pickled. Warns of adapters of
     another base model, which would be compared with the wrong model before training.
@@ -180,7 +180,7 @@ def check_adapters(paths: Sequence[str], base_model: str) -> None:
             )
         if os.path.isdir(path) and not is_adapter_folder(path):
             check_model_folder(path)
-            check_architecture(path, load_config(path))
+            check_architecture(path, load_config(path, trust_remote_code=trust_remote_code))
             continue
         if os.path.isdir(path):
             check_weights(path)

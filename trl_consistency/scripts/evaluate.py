@@ -119,7 +119,7 @@ def _evaluate(args: EvaluateArguments, template_kwargs: dict[str, Any], sets: di
     deciding = args.multiple_choice, args.free_answers, args.temperature, args.choice_prefix, args.answer_prefix
     check_use(sets.values(), asks, args.judge_questions, *deciding)
     adapters = name_models(args.adapters)
-    check_adapters(args.adapters, args.model_name_or_path)
+    check_adapters(args.adapters, args.model_name_or_path, args.trust_remote_code)
     found_suites = find_suites(args.suites, args.suite_judge) if args.suites else []
     loaded = [load_suite(suite, args.suite_judge) for suite in found_suites]
     source = args.model_name_or_path, args.model_revision, args.trust_remote_code

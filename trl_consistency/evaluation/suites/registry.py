@@ -135,7 +135,7 @@ def run_suites(
     loaded = [load_suite(suite, judge) for suite in found]  # fails before the weights load if something is missing
     if isinstance(model, str):
         name, paths = model, list((adapters or {}).values())
-        check_adapters(paths, name)
+        check_adapters(paths, name, trust_remote_code)
         model, of_model = load_model(name, None, trust_remote_code, quantization_config)
         processing_class = processing_class or of_model
         warn_of_folders(name, paths, processing_class, [chat_template_kwargs or {}])
