@@ -2,7 +2,10 @@ import re
 
 import pytest
 
-from tests.helpers.models import make_tokenizer
+from tests.helpers.chats import assistant, user
+from tests.helpers.models import CHATML, make_tokenizer
+from tests.helpers.tokenizer_kinds import make
+from trl_consistency.data.rendering import render_completion, render_prompt
 from trl_consistency.data.thinking import empty_thought, has_thought, thought_span, thought_spans
 
 
@@ -39,6 +42,17 @@ def test_empty_thought(tokenizer, completion, emptied):
         ]
 
     assert tokenizer.decode(empty_thought([], encode(completion), tokenizer)) == emptied
+
+
+@pytest.mark.parametrize("kind", ["bytes", "llama 2", "llama 2, stripping"])
+def test_an_emptied_thought_has_the_tokens_of_an_empty_one(kind):
+    """A SentencePiece tokenizer put a space before it."""
+    tokenizer, prompt = make(kind, CHATML), user("What is the capital of France?")
+    thought, empty = (
+        render_completion(tokenizer, prompt, assistant(f"<think>\n{said}</think>\n\nParis."))
+        for said in ("Is it Lyon?\n", "\n")
+    )
+    assert empty_thought(render_prompt(tokenizer, prompt), thought, tokenizer) == empty
 
 
 def test_other_markers(tokenizer):

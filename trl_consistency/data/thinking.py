@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 from transformers import PreTrainedTokenizerBase
 
 from .highlights import token_texts
-from .rendering import Prompt, is_prefilled, message_text
+from .rendering import Prompt, encode_rest, is_prefilled, message_text
 
 
 Markers: TypeAlias = tuple[str, str]  # what opens and what closes a thought
@@ -78,7 +78,7 @@ def empty_thought(
         start, before, empty = 0, "", f"\n{markers[1]}"
     else:
         start, before, empty = opening.start, opening.before, f"{markers[0]}\n\n{markers[1]}"
-    made = tokenizer(text=f"{before}{empty}{closing.after}", add_special_tokens=False)["input_ids"]
+    made = encode_rest(tokenizer, f"{before}{empty}{closing.after}")
     rest = completion_ids[closing.end :]
     if (later := _find(rest, markers[0], tokenizer)) is not None:
         emptied = empty_thought([], rest[later.start :], tokenizer, markers)
