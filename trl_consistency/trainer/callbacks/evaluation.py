@@ -179,10 +179,8 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
 
     def state(self) -> dict[str, Any]:
         start = {name: rate.to_dict() for name, rate in (self._start or {}).items()}
-        return {
-            "args": {},
-            "attributes": {"start": start, "sample": self._sample_digest(), "answers": self._answering()},
-        }
+        compared = {"start": start, "sample": self._sample_digest(), "answers": self._answering()}
+        return {"args": {}, "attributes": compared | {"max_drop": self.max_drop, "stopped": self.stopped}}
 
     def _sample_digest(self) -> str:
         """Tells what is measured: rates of other rows, or of shorter answers, are not compared."""
@@ -224,6 +222,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         if state.global_step > 0:
             saved: Any = state.stateful_callbacks.get(type(self).__name__, {})
             saved = saved.get("attributes", {}) if isinstance(saved, dict) else {}
+            self._check_not_stopped(saved, state)
             # An earlier version did not note how answers were made and read.
             answers, now = saved.get("answers", {}), self._answering()
             changed = [
@@ -235,6 +234,22 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
             what = f"for these answers ({', '.join(changed)})" if changed else "for these rows"
             logger.warning(f"What the model did before the first step is not known {what}: drops count from here on.")
         self._measure(state, control)
+
+    def _check_not_stopped(self, saved: dict[str, Any], state: TrainerState) -> None:
+        """Raises [`ConsistencyError`] for a run to resume that the guard stopped before its end, unless its `max_drop` is another one now."""
+        if not (stopped := saved.get("stopped")):
+            return
+        if state.global_step >= state.max_steps:
+            self.stopped = stopped
+            return
+        if saved.get("max_drop") == self.max_drop:
+            raise ConsistencyError(
+                f"The guard stopped this run, and a resumed one would train on. {stopped} The checkpoint holds the model as it was then. To train "
+                "on, change `max_drop` (`guard_max_drop`), or leave the guard out."
+            )
+        logger.warning(
+            f"The guard stopped this run, which goes on with another `max_drop`, {self.max_drop}. {stopped}"
+        )
 
     def _check_order(self) -> None:
         """Raises [`ConsistencyError`] if early stopping looks for the metrics before they are measured."""
