@@ -59,6 +59,22 @@ def test_a_file_replaced_under_the_same_name_size_and_time_is_read_anew(tmp_path
     assert load() == ["new"]
 
 
+@pytest.mark.parametrize("form", ["name", "list", "splits", "in a folder", "pattern"])
+def test_the_very_name_of_a_file_is_no_pattern(tmp_path, form):
+    """`data[1].json` read the rows of data1.json."""
+    for name, answer in (("data[1].json", "mine"), ("data1.json", "other")):
+        write(tmp_path / name, answer)
+    file = str(tmp_path / "data[1].json")
+    files = {"list": [file], "splits": {"train": file}, "in a folder": "data[1].json"}.get(form, file)
+    if form == "pattern":
+        files = str(tmp_path / "data?.json")
+    entry = DatasetConfig(path="json", data_files=files, data_dir=str(tmp_path) if form == "in a folder" else None)
+    found = load_pairs(ConsistencyScriptArguments(), DatasetMixtureConfig(datasets=[entry]))["train"]["clean_prompt"][
+        :
+    ]
+    assert found == (["other"] if form == "pattern" else ["mine"])
+
+
 # The split of each file, None for what is no data
 FOLDERS = {
     "all names": {"train.jsonl": "train", "test.jsonl": "test", "hard.jsonl": "hard"},

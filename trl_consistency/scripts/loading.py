@@ -210,10 +210,23 @@ def _find_files(entry: Any) -> None:
         # URLs may contain `?`.
         pattern = escape(entry.path) if os.path.isfile(entry.path) else entry.path
         entry.path, entry.data_files = FILE_TYPES[extension], pattern
+    elif entry.data_files:
+        entry.data_files = _escaped(
+            entry.data_files, entry.path if os.path.isdir(entry.path) else "", entry.data_dir or ""
+        )
     check_data_folder(entry.path)
     folder = os.path.join(entry.path, entry.data_dir) if entry.data_dir else entry.path
     if not entry.data_files and (files := split_files(folder, entry.name)):
         entry.path, entry.data_dir, entry.data_files = builder_of(files), None, patterns_of(files)
+
+
+def _escaped(files: Any, *folder: str) -> Any:
+    """Returns the names of files, or patterns. What is the very name of a file in a folder is no pattern: `run[1].jsonl` is not `run1.jsonl`."""
+    if isinstance(files, dict):
+        return {split: _escaped(of_split, *folder) for split, of_split in files.items()}
+    if not isinstance(files, str):
+        return [_escaped(file, *folder) for file in files]
+    return escape(files) if os.path.isfile(os.path.join(*folder, files)) else files
 
 
 def _tell_left_out(fractions: Sequence[float], names: Sequence[str], loaded: Sequence[Any]) -> None:
