@@ -144,21 +144,28 @@ def test_an_encoder_decoder_is_refused():
 
 
 class WithoutPositions(GPT2LMHeadModel):
-    """Takes few arguments, as models with code of their own do, and counts positions from the left."""
-
-    def forward(self, input_ids, attention_mask=None, return_dict=None):
-        return super().forward(input_ids=input_ids, attention_mask=attention_mask, position_ids=None, use_cache=False)
+    """Leaves the positions out when it generates, as some models with code of their own do, so that they count from the left."""
 
     def prepare_inputs_for_generation(self, input_ids, attention_mask=None, **kwargs):
         return {"input_ids": input_ids, "attention_mask": attention_mask}
 
 
-def test_padding_of_a_model_whose_forward_takes_no_positions():
-    """It was taken for one that does not read padding, so that its answers depended on the batch."""
+class FewArguments(WithoutPositions):
+    def forward(self, input_ids, attention_mask=None, return_dict=None):
+        return super().forward(input_ids=input_ids, attention_mask=attention_mask, position_ids=None, use_cache=False)
+
+
+class WithPositions(GPT2LMHeadModel):
+    pass
+
+
+@pytest.mark.parametrize("kind", [WithoutPositions, FewArguments, WithPositions])
+def test_padding_of_models_with_code_of_their_own(kind):
+    """What leaves the positions out was taken for a model that does not read padding, so that its answers depended on the batch."""
     torch.manual_seed(0)
     shape = {"vocab_size": 128, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "initializer_range": 0.3}
-    model = WithoutPositions(GPT2Config(**shape, eos_token_id=2, pad_token_id=0, bos_token_id=None)).eval()
-    assert reads_padding(model)
+    model = kind(GPT2Config(**shape, eos_token_id=2, pad_token_id=0, bos_token_id=None)).eval()
+    assert reads_padding(model) == (kind is not WithPositions)
     alone, together = (
         generate_targets(model, PROMPTS, config(do_sample=False), size, seed=0, progress=False) for size in (1, 6)
     )

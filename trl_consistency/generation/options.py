@@ -14,7 +14,6 @@ from transformers import GenerationConfig
 
 from ..data.rendering import ProcessingClass, Prompt, get_tokenizer, written_end
 from ..log import get_logger
-from ..upstream import accepted
 
 
 logger = get_logger(__name__)
@@ -131,10 +130,12 @@ def uses_learned_prompt(model: Any) -> bool:
 def _changes_with_padding(model: Any) -> bool:
     """Tries whether a few tokens have other logits after padding, as they have if a recurrent layer begins with the padding."""
     found = []
+    base = model.get_base_model() if isinstance(model, PeftModel) else model
+    # A class that is not one of transformers may give its forward other inputs than those here, such as no position ids.
+    is_own = not type(base).__module__.startswith("transformers.")
     try:
         # Rounding differs where padding changes the order of sums. Logits may be in float32 where the layers are not.
         rounds = any(of.dtype != torch.float32 for of in model.parameters())
-        base = model.get_base_model() if isinstance(model, PeftModel) else model
         run = model
         if not rounds:  # without the mixed precision that accelerate may have put into the model's forward
             run = partial(type(base).forward, base)
@@ -143,15 +144,32 @@ def _changes_with_padding(model: Any) -> bool:
             padded = F.pad(ids, (padding, 0))
             mask = F.pad(torch.ones_like(ids), (padding, 0))
             positions = (mask.cumsum(-1) - 1).clamp(min=0)
-            options = {"attention_mask": mask, "position_ids": positions, "use_cache": False}
             with evaluating(model):
-                output = run(input_ids=padded, **accepted(type(base).forward, options))
-            found.append(output.logits[0, -1].float())
+                if is_own:
+                    logits = _first_logits(model, padded, mask)
+                else:
+                    logits = run(input_ids=padded, attention_mask=mask, position_ids=positions, use_cache=False).logits
+            found.append(logits[0, -1].float())
     except Exception:  # an unknown architecture may raise anything, and will do so again where it is used
         return False
     alone, after = found
-    rounds |= torch.is_autocast_enabled(alone.device.type)
+    rounds |= torch.is_autocast_enabled(alone.device.type) or (is_own and "forward" in vars(base))
     return bool((after - alone).norm() > (5e-2 if rounds else 1e-2) * alone.norm())
+
+
+def _first_logits(model: Any, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+    """Returns the logits of the first token that `model.generate` would write, (B, 1, V)."""
+    config = GenerationConfig(
+        max_new_tokens=1,
+        do_sample=False,
+        use_cache=False,
+        pad_token_id=0,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    return model.generate(input_ids=input_ids, attention_mask=attention_mask, generation_config=config).logits[0][
+        :, None
+    ]
 
 
 def left_padded(rows: Sequence[Sequence[int]], pad_token_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
