@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -63,6 +64,13 @@ def pytest_collection_finish() -> None:
     imports._is_package_available = cache(imports._is_package_available)
     gc.freeze()
     gc.enable()
+
+
+@pytest.fixture(autouse=True)
+def warned_anew() -> None:
+    """What is logged once in a process is logged once in each test, whichever ran before it."""
+    if (logging := sys.modules.get("accelerate.logging")) is not None:
+        logging.MultiProcessAdapter.warning_once.cache_clear()
 
 
 @pytest.fixture(scope="session")

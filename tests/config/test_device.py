@@ -23,11 +23,9 @@ CONFIGS = [ConsistencyConfig, OnPolicyConsistencyConfig]
 @pytest.fixture(autouse=True)
 def no_accelerator(monkeypatch):
     """As on a machine without one, and with nothing said yet."""
-    from trl_consistency.config.device import logger
 
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     monkeypatch.delenv("ACCELERATE_MIXED_PRECISION", raising=False)
-    logger.warning_once.cache_clear()
 
 
 def make_trainer(config, tmp_path, method="kl", peft_config=None, **options):

@@ -42,7 +42,6 @@ def installed(monkeypatch):
     found = set()
     PartialState()  # the logger asks which process it is
     monkeypatch.setattr(kernels, "find_spec", lambda name: name if name in found else None)
-    kernels.logger.warning_once.cache_clear()
     return found
 
 
