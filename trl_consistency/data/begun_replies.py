@@ -31,7 +31,7 @@ class BegunReplies:
             header, is_alone = "", not (prompt[-1:].isspace() or beginning[:1].isspace())
         else:
             header, is_alone = "" if is_prefilled(prompt) else self._header, False
-        if not f"{header}{beginning}".strip():  # white space alone may be a part of the token that follows
+        if not beginning and not header.strip():  # the white space before a reply may be a part of its first token
             return []
         key = tuple(prompt_ids[-_TAIL:]), f"{header}{beginning}", is_alone
         if key not in self._found:

@@ -177,7 +177,7 @@ def naive_letter(model, tokenizer, prompt, letters, prefix):
     return max((form for form, ids in forms.items() if len(ids) == 1), key=lambda form: scores[forms[form][0]]).strip()
 
 
-@pytest.mark.parametrize("prefix", ["The answer is (", ""])
+@pytest.mark.parametrize("prefix", ["The answer is (", "", "\n"])
 def test_likeliest_letter(prefix):
     """Whatever stands beside it in the batch, and only of the letters that are offered."""
     model, tokenizer = make_model(), make_tokenizer()

@@ -39,7 +39,7 @@ def rendered(tokenizer, rows):
 def naive_score(model, tokenizer, prompt_ids, prefix, answer):
     """One text at a time: no batch, no padding, the logits of all places."""
     start = prompt_ids + (tokenizer(prefix, add_special_tokens=False)["input_ids"] if prefix else [])
-    text = f"{prefix} {answer}" if prefix else answer
+    text = f"{prefix} {answer}" if prefix.strip() and not prefix.endswith("\n") else f"{prefix}{answer}"
     ids = prompt_ids + tokenizer(text, add_special_tokens=False)["input_ids"]
     assert ids[: len(start)] == start
     with torch.no_grad():
@@ -48,7 +48,7 @@ def naive_score(model, tokenizer, prompt_ids, prefix, answer):
     return sum(scores) / len(scores), len(scores)
 
 
-@pytest.mark.parametrize("prefix", ["The answer is", ""])
+@pytest.mark.parametrize("prefix", ["The answer is", "", "\n", "So:\n\n"])
 @pytest.mark.parametrize(("batch_size", "keeps_all"), [(1, False), (3, False), (64, False), (1, True), (3, True)])
 def test_scores_are_those_of_one_text_at_a_time(tokenizer, prefix, batch_size, keeps_all):
     """Of a model that ignores `logits_to_keep`, the first tokens were scored instead of the last."""
