@@ -5,6 +5,7 @@ import pytest
 from tests.helpers.chats import assistant, user
 from tests.helpers.models import CHATML
 from tests.helpers.tokenizer_kinds import KINDS, make
+from tests.helpers.trl_templates import trl_tokenizer
 from trl_consistency.data.begun_replies import BegunReplies
 from trl_consistency.data.rendering import render_completion, render_prompt
 
@@ -39,3 +40,23 @@ def test_tokens_are_those_of_a_completion(kind, template):
         completion = render_completion(tokenizer, prompt, assistant(answer), prompt_ids=ids)
         length = completion.index(tokenizer.eos_token_id)
         assert begin(prompt, ids, answer) == completion[:length]
+
+
+@pytest.mark.parametrize(
+    ("template", "variables"),
+    [
+        ("glm4moe", {"enable_thinking": False}),
+        ("qwen3", {"enable_thinking": False}),
+        ("qwen3_5_think", {"enable_thinking": False}),
+        ("gptoss", {}),
+        ("llama3_1", {}),
+    ],
+)
+def test_a_prompt_may_hold_the_beginning_of_the_header(template, variables):
+    """With GLM-4.5, a line break comes between an empty thought in the prompt and the reply."""
+    tokenizer, prompt = trl_tokenizer(template), user(ASKED)
+    ids = render_prompt(tokenizer, prompt, None, variables)
+    begun = BegunReplies(tokenizer)(prompt, ids, "The answer is (A")
+    completion = render_completion(tokenizer, prompt, assistant("The answer is (A"), None, variables, ids)
+    assert begun == completion[: len(begun)]
+    assert tokenizer.decode(begun).endswith("The answer is (A")

@@ -290,6 +290,34 @@ def test_logits_that_are_forbidden_are_refused(kind):
         head_of(model)
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_a_head_that_is_not_finite_is_not_taken_for_another(value):
+    """The tolerance was NaN then. What is not finite is reported for itself."""
+    model = make("llama").eval()
+    with torch.no_grad():
+        model.lm_head.weight[5] = value
+    head_of(model)
+
+
+class Prompted(LlamaForCausalLM):
+    """Puts an embedding of its own in front."""
+
+    def forward(self, input_ids=None, attention_mask=None, **options):
+        embeddings = self.model.embed_tokens(input_ids)
+        return super().forward(inputs_embeds=torch.cat([embeddings[:, :1], embeddings], 1))
+
+
+class Asking(LlamaForCausalLM):
+    def forward(self, input_ids=None, *, task, **options):
+        return super().forward(input_ids, **options)
+
+
+@torch.no_grad()
+def test_a_forward_that_needs_more_than_tokens_is_not_tried():
+    states = capture_states(Asking(make("llama").config).eval(), *batch(), layers=[0])
+    assert len(states.residual) == 1
+
+
 class Steered(LlamaForCausalLM):
     """Adds a vector to the embeddings."""
 
@@ -306,10 +334,13 @@ class Plain(LlamaForCausalLM):
 
 def test_a_forward_that_changes_what_the_backbone_reads_is_refused():
     """Losses were those of the model without the vector."""
-    model = Steered(make("llama").config).train()
-    for read in (head_of, lambda model: capture_states(model, *batch(), layers=[0])):
-        with pytest.raises(ConsistencyError, match="forward` of `Steered` has its text backbone read something else"):
-            read(model)
+    for kind in (Steered, Prompted):
+        model = kind(make("llama").config).train()
+        for read in (head_of, lambda model: capture_states(model, *batch(), layers=[0])):
+            with pytest.raises(
+                ConsistencyError, match=f"of `{kind.__name__}` has its text backbone read something else"
+            ):
+                read(model)
     model = Plain(make("llama").config).train()
     model.config.attention_dropout = 0.9
     check_head(model.eval())

@@ -143,6 +143,29 @@ def test_classes_in_lists_are_read_by_their_names(tmp_path):
         assert second["wrong_answers"] is second["choices"] is None
 
 
+@pytest.mark.parametrize(
+    ("feature", "value", "named"),
+    [
+        ({"names": ["no", "no", "yes"], "_type": "ClassLabel"}, 2, "yes"),
+        ({"names": ["no", "yes"]}, 1, "yes"),
+        ({"num_classes": 2, "_type": "ClassLabel"}, 1, 1),
+        ({"feature": {"names": ["no", "yes"], "_type": "ClassLabel"}, "_type": "NewList"}, [1, 0], ["yes", "no"]),
+        ([{"names": ["no", "yes"], "_type": "ClassLabel"}], [1], ["yes"]),
+        (
+            {"feature": {"label": {"names": ["no", "yes"], "_type": "ClassLabel"}}, "_type": "Sequence"},
+            {"label": [1, 0]},
+            {"label": ["yes", "no"]},
+        ),
+    ],
+)
+def test_classes_that_other_versions_have_written(tmp_path, feature, value, named):
+    """`datasets` itself cannot read all of these."""
+    table = pyarrow.Table.from_pylist([{"answer": value}])
+    written = json.dumps({"info": {"features": {"answer": feature}}})
+    pyarrow.parquet.write_table(table.replace_schema_metadata({"huggingface": written}), tmp_path / "a.parquet")
+    assert [row["answer"] for row in read_rows(str(tmp_path / "a.parquet"))] == [named]
+
+
 @pytest.mark.parametrize("suffix", ["jsonl", "csv"])
 def test_classes_that_a_folders_card_declares(tmp_path, suffix):
     features = [

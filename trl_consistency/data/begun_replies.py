@@ -6,8 +6,8 @@ from .rendering import ProcessingClass, Prompt, encode_rest, get_tokenizer, is_p
 from .reply_header import written_before
 
 
-# Tokens at the end of a prompt that decide how the text after it is tokenized
-_TAIL = 8
+# Tokens at the end of a prompt that decide what is written behind it, and how that is tokenized
+_TAIL = 24
 
 
 class BegunReplies:
@@ -20,23 +20,29 @@ class BegunReplies:
     """
 
     def __init__(self, processing_class: ProcessingClass):
-        self._tokenizer = get_tokenizer(processing_class)
-        self._header = written_before(processing_class)
+        self._processing_class, self._tokenizer = processing_class, get_tokenizer(processing_class)
         # BERT's word pieces lose line breaks.
         self._is_lossless = self._decode(self._encode("a\nb")).lstrip() == "a\nb"
+        self._headers: dict[tuple[int, ...], str] = {}
         self._found: dict[tuple[tuple[int, ...], str, bool], list[int]] = {}
 
     def __call__(self, prompt: Prompt, prompt_ids: Sequence[int], beginning: str) -> list[int]:
+        tail, header, is_alone = tuple(prompt_ids[-_TAIL:]), "", False
         if isinstance(prompt, str):
-            header, is_alone = "", not (prompt[-1:].isspace() or beginning[:1].isspace())
-        else:
-            header, is_alone = "" if is_prefilled(prompt) else self._header, False
+            is_alone = not (prompt[-1:].isspace() or beginning[:1].isspace())
+        elif not is_prefilled(prompt):
+            header = self._header(tail)
         if not beginning and not header.strip():  # the white space before a reply may be a part of its first token
             return []
-        key = tuple(prompt_ids[-_TAIL:]), f"{header}{beginning}", is_alone
+        key = tail, f"{header}{beginning}", is_alone
         if key not in self._found:
-            self._found[key] = self._encode(key[1]) if is_alone else self._behind(key[0], key[1])
+            self._found[key] = self._encode(key[1]) if is_alone else self._behind(tail, key[1])
         return list(self._found[key])
+
+    def _header(self, tail: tuple[int, ...]) -> str:
+        if tail not in self._headers:
+            self._headers[tail] = written_before(self._processing_class, self._decode(tail))
+        return self._headers[tail]
 
     def _behind(self, tail: tuple[int, ...], text: str) -> list[int]:
         before = self._decode(tail)

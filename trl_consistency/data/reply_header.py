@@ -40,10 +40,16 @@ def header_length(processing_class: ProcessingClass, ids: Sequence[int]) -> int:
     return 0
 
 
-def written_before(processing_class: ProcessingClass) -> str:
-    """Returns the header of a reply, such as a space. An empty thought, which some templates write there, is none."""
-    header = _header_of(processing_class, repr(chat_template_of(processing_class))).header
-    return "" if THINKING_MARKERS[1] in header else header
+def written_before(processing_class: ProcessingClass, prompt: str) -> str:
+    """
+    Returns the header that is written between a chat, of which the end may be enough, and a reply to it: a space, for example. A prompt may
+    hold its beginning. An empty thought, which some templates write there, is none.
+    """
+    turn, header = _header_of(processing_class, repr(chat_template_of(processing_class)))
+    begun = next(
+        (length for length in range(len(header), 0, -1) if prompt.endswith(f"{turn[-8:]}{header[:length]}")), 0
+    )
+    return "" if THINKING_MARKERS[1] in header[begun:] else header[begun:]
 
 
 @lru_cache(maxsize=8)

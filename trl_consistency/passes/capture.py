@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import signature
 from typing import Any, cast
 from weakref import WeakSet
 
@@ -282,6 +283,10 @@ def _check_backbone(base: Any) -> None:
         return
     backbone, ids = decoder_of(base), _few_tokens(base)
     seen: list[Any] = []
+    try:
+        signature(type(base).forward).bind(base, input_ids=ids)
+    except TypeError:  # it needs more than tokens
+        return
     hook = backbone.register_forward_hook(lambda module, args, output: seen.append(output[0]))
     try:
         with evaluating(base):
@@ -290,7 +295,7 @@ def _check_backbone(base: Any) -> None:
     finally:
         hook.remove()
     own, alone = seen[0].float(), seen[-1].float()
-    if own.isfinite().all() and (own - alone).norm() > 1e-2 * own.norm():
+    if own.shape != alone.shape or (own.isfinite().all() and (own - alone).norm() > 1e-2 * own.norm()):
         raise ConsistencyError(
             f"The `forward` of `{type(base).__name__}` has its text backbone read something else than the tokens, so that a loss on the backbone's "
             "states would be that of another model. Use a model whose `forward` gives it the tokens alone."
@@ -303,9 +308,11 @@ def _check_head(base: Any, head: Head, hidden: Tensor, own: Tensor) -> None:
     """Raises [`ConsistencyError`] if the model's `own` logits are not those of `head`."""
     with head.gathered():  # The head may be on another device than the last block.
         logits = head.logits(hidden.to(head.weight.device)).to(own.device)
-    tolerance = max(4 * torch.finfo(logits.dtype).eps, 1e-3) * logits.abs().max()
-    # NaN where the head's own are NaN is reported later. A token that the model forbids has a logit of -inf.
-    if logits.shape != own.shape or (logits.isfinite() & ~((logits - own).abs() <= tolerance)).any():
+    known = logits.isfinite()  # NaN of the weights themselves is reported later
+    largest = logits[known].abs().max() if known.any() else 0.0
+    tolerance = max(4 * torch.finfo(logits.dtype).eps, 1e-3) * largest
+    # A token that the model forbids has a logit of -inf.
+    if logits.shape != own.shape or (known & ~((logits - own).abs() <= tolerance)).any():
         raise ConsistencyError(
             f"`{type(base).__name__}` computes its logits in another way than from its head with the known scales and soft "
             "caps, so that a loss on logits would be wrong. Use another model, or an objective on states (`method: act`)."

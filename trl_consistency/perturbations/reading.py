@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from ..data.class_names import classes_of, named_rows, with_class_names
@@ -102,11 +103,25 @@ def _parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 def _classes_in(schema: Any) -> dict[str, Any]:
     """Returns what [`classes_of`] does, from what `datasets` has written into a Parquet file."""
-    from datasets import Features
-
     written = json.loads((schema.metadata or {}).get(b"huggingface", "{}"))
     features = written.get("info", {}).get("features", {})
-    return classes_of(Features.from_dict({column: of for column, of in features.items() if "ClassLabel" in str(of)}))
+    return {column: _feature(of) for column, of in features.items() if "names" in str(of)}
+
+
+def _feature(written: Any) -> Any:
+    """Returns a written feature as `datasets` has it, as far as classes go. Other versions write types that this one may not know."""
+    if isinstance(written, list) and len(written) == 1:
+        return SimpleNamespace(feature=_feature(written[0]))
+    if not isinstance(written, dict):
+        return None
+    if isinstance(names := written.get("names"), list):
+        return SimpleNamespace(names=names)
+    inner = written.get("feature")
+    if "_type" not in written:
+        return {name: _feature(of) for name, of in written.items()}
+    if written["_type"] == "Sequence" and isinstance(inner, dict) and "_type" not in inner:
+        return {name: SimpleNamespace(feature=_feature(of)) for name, of in inner.items()}  # lists in a struct
+    return SimpleNamespace(feature=_feature(inner)) if inner is not None else None
 
 
 def _classes_declared(folder: str) -> dict[str, Any]:
