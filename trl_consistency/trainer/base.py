@@ -567,8 +567,8 @@ class PairTrainer(EvaluationMixin, SavingMixin, PushMixin, _Trainer):
         return grad_norm
 
     def _run_epoch(self, *args: Any, **kwargs: Any) -> None:
-        """Skips the epoch of a run resumed from its last step. Trainer checks for the end only after a step."""
-        if self.state.global_step >= self.state.max_steps:
+        """Skips the epoch of a run resumed from its last step, or where it was stopped. Trainer checks for the end only after a step."""
+        if self.state.global_step >= self.state.max_steps or self.control.should_training_stop:
             self.control.should_training_stop = True
             return
         self._epoch = kwargs["epoch"]

@@ -222,7 +222,7 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
         if state.global_step > 0:
             saved: Any = state.stateful_callbacks.get(type(self).__name__, {})
             saved = saved.get("attributes", {}) if isinstance(saved, dict) else {}
-            self._check_not_stopped(saved, state)
+            self._end_if_stopped(saved, state, control)
             # An earlier version did not note how answers were made and read.
             answers, now = saved.get("answers", {}), self._answering()
             changed = [
@@ -235,20 +235,19 @@ class ConsistencyEvalCallback(TrainerCallback, ExportableState):
             logger.warning(f"What the model did before the first step is not known {what}: drops count from here on.")
         self._measure(state, control)
 
-    def _check_not_stopped(self, saved: dict[str, Any], state: TrainerState) -> None:
-        """Raises [`ConsistencyError`] for a run to resume that the guard stopped before its end, unless its `max_drop` is another one now."""
+    def _end_if_stopped(self, saved: dict[str, Any], state: TrainerState, control: TrainerControl) -> None:
+        """Ends a resumed run that the guard had stopped, unless its `max_drop` is another one now."""
         if not (stopped := saved.get("stopped")):
             return
-        if state.global_step >= state.max_steps:
-            self.stopped = stopped
-            return
-        if saved.get("max_drop") == self.max_drop:
-            raise ConsistencyError(
-                f"The guard stopped this run, and a resumed one would train on. {stopped} The checkpoint holds the model as it was then. To train "
-                "on, change `max_drop` (`guard_max_drop`), or leave the guard out."
+        if saved.get("max_drop") != self.max_drop:
+            logger.warning(
+                f"The guard stopped this run, which goes on with another `max_drop`, {self.max_drop}. {stopped}"
             )
+            return
+        self.stopped, control.should_training_stop = stopped, True
         logger.warning(
-            f"The guard stopped this run, which goes on with another `max_drop`, {self.max_drop}. {stopped}"
+            f"The guard stopped this run, which ends where it did. {stopped} {self._say_kept(state)} To train on, change `max_drop` "
+            "(`guard_max_drop`), or leave the guard out."
         )
 
     def _check_order(self) -> None:
