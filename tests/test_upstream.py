@@ -6,13 +6,15 @@ import warnings
 
 import pytest
 from accelerate import Accelerator
-from transformers import Trainer
+from torch.distributed.fsdp import FSDPModule
+from transformers import LlamaForCausalLM, Trainer
 from trl import DistillationTrainer, GRPOConfig, GRPOTrainer, SFTTrainer
 from trl.generation import vllm_client, vllm_generation
 from trl.trainer.sft_trainer import DataCollatorForLanguageModeling
 
 from tests.helpers.models import make_model
 from trl_consistency import ConsistencyTrainer, OnPolicyConsistencyConfig, OnPolicyConsistencyTrainer, upstream
+from trl_consistency.upstream import has_own_code
 
 
 def parameters(function):
@@ -210,3 +212,24 @@ def test_engine_class_makes_and_asks_vllm_as_the_adapter_needs():
     assert "dtype=" not in inspect.getsource(vllm_generation.VLLMGeneration._init_vllm)
     client = inspect.getsource(vllm_client.VLLMClient.generate)
     assert '"model": self.model' in client
+
+
+def test_code_of_its_own():
+    """FSDP makes a class of its own for each sharded module."""
+
+    class Own(LlamaForCausalLM):
+        pass
+
+    class Computing(Own):
+        def forward(self, *args, **kwargs):
+            return super().forward(*args, **kwargs)
+
+    class Preparing(Own):
+        def prepare_inputs_for_generation(self, *args, **kwargs):
+            return super().prepare_inputs_for_generation(*args, **kwargs)
+
+    config = make_model("llama").config
+    sharded = type("FSDPLlamaForCausalLM", (FSDPModule, LlamaForCausalLM), {})
+    kinds = (LlamaForCausalLM, Own, sharded, Computing, Preparing)
+    assert [has_own_code(object.__new__(kind)) for kind in kinds] == [False, False, False, True, True]
+    assert not has_own_code(LlamaForCausalLM(config))

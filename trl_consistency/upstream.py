@@ -53,6 +53,7 @@ __all__ = [
     "fsdp2_prepare_model",
     "get_config_model_id",
     "global_then_local_main_first",
+    "has_own_code",
     "let_copies_run_themselves",
     "load_vllm_generation",
     "maybe_gather_lm_head_ctx",
@@ -313,3 +314,10 @@ def accepted(function: Callable[..., Any], arguments: dict[str, Any]) -> dict[st
     if any(of.kind is Parameter.VAR_KEYWORD for of in taken.values()):
         return arguments
     return {name: value for name, value in arguments.items() if name in taken}
+
+
+def has_own_code(model: Any) -> bool:
+    """Whether a model's class, without what FSDP adds to it, computes or generates by other code than transformers'."""
+    names = ("forward", "prepare_inputs_for_generation")
+    owners = (next((of for of in type(model).__mro__ if name in vars(of)), type(model)) for name in names)
+    return not all(of.__module__.startswith("transformers.") for of in owners)

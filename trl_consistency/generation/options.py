@@ -14,6 +14,7 @@ from transformers import GenerationConfig
 
 from ..data.rendering import ProcessingClass, Prompt, get_tokenizer, written_end
 from ..log import get_logger
+from ..upstream import has_own_code
 
 
 logger = get_logger(__name__)
@@ -131,8 +132,7 @@ def _changes_with_padding(model: Any) -> bool:
     """Tries whether a few tokens have other logits after padding, as they have if a recurrent layer begins with the padding."""
     found = []
     base = model.get_base_model() if isinstance(model, PeftModel) else model
-    # A class that is not one of transformers may give its forward other inputs than those here, such as no position ids.
-    is_own = not type(base).__module__.startswith("transformers.")
+    is_own = has_own_code(base)  # It may give its forward other inputs than those here, such as no position ids.
     try:
         # Rounding differs where padding changes the order of sums. Logits may be in float32 where the layers are not.
         rounds = any(of.dtype != torch.float32 for of in model.parameters())

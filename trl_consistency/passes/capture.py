@@ -20,7 +20,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from ..errors import ConsistencyError
 from ..generation.options import evaluating
-from ..upstream import accepted, maybe_gather_lm_head_ctx
+from ..upstream import accepted, has_own_code, maybe_gather_lm_head_ctx
 from .blocks import base_model, decoder_of, find_blocks, resolve_layers
 from .last_block import last_block_only_at
 from .learned_prompt import has_learned_prompt, run_after_learned_prompt
@@ -277,9 +277,9 @@ def _options(ids: Tensor) -> dict[str, Any]:
 def _check_backbone(base: Any) -> None:
     """
     Raises [`ConsistencyError`] if a model's own forward has its backbone read something else than the tokens, such as embeddings that it
-    changes. Tried once for each model whose class is not one of transformers.
+    changes. Tried once for each model with code of its own.
     """
-    if type(base).__module__.startswith("transformers.") or base in _WITH_CHECKED_BACKBONE:
+    if base in _WITH_CHECKED_BACKBONE or not has_own_code(base):
         return
     backbone, ids = decoder_of(base), _few_tokens(base)
     seen: list[Any] = []
