@@ -159,12 +159,14 @@ class WithPositions(GPT2LMHeadModel):
     pass
 
 
+@pytest.mark.parametrize("brought", [{}, {"prompt_lookup_num_tokens": 3}, {"stop_strings": ["a"]}])
 @pytest.mark.parametrize("kind", [WithoutPositions, FewArguments, WithPositions])
-def test_padding_of_models_with_code_of_their_own(kind):
+def test_padding_of_models_with_code_of_their_own(kind, brought):
     """What leaves the positions out was taken for a model that does not read padding, so that its answers depended on the batch."""
     torch.manual_seed(0)
     shape = {"vocab_size": 128, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "initializer_range": 0.3}
     model = kind(GPT2Config(**shape, eos_token_id=2, pad_token_id=0, bos_token_id=None)).eval()
+    model.generation_config.update(**brought)
     assert reads_padding(model) == (kind is not WithPositions)
     alone, together = (
         generate_targets(model, PROMPTS, config(do_sample=False), size, seed=0, progress=False) for size in (1, 6)

@@ -167,9 +167,9 @@ def _first_logits(model: Any, input_ids: Tensor, attention_mask: Tensor) -> Tens
         output_logits=True,
         return_dict_in_generate=True,
     )
-    return model.generate(input_ids=input_ids, attention_mask=attention_mask, generation_config=config).logits[0][
-        :, None
-    ]
+    with own_options(model, config):
+        output = model.generate(input_ids=input_ids, attention_mask=attention_mask, generation_config=config)
+    return output.logits[0][:, None]
 
 
 def left_padded(rows: Sequence[Sequence[int]], pad_token_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
