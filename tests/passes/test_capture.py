@@ -307,6 +307,14 @@ class Prompted(LlamaForCausalLM):
         return super().forward(inputs_embeds=torch.cat([embeddings[:, :1], embeddings], 1))
 
 
+class Twice(LlamaForCausalLM):
+    """Reads its own states in a second pass."""
+
+    def forward(self, input_ids=None, attention_mask=None, **options):
+        states = self.model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        return super().forward(inputs_embeds=states, attention_mask=attention_mask)
+
+
 class Asking(LlamaForCausalLM):
     def forward(self, input_ids=None, *, task, **options):
         return super().forward(input_ids, **options)
@@ -334,7 +342,7 @@ class Plain(LlamaForCausalLM):
 
 def test_a_forward_that_changes_what_the_backbone_reads_is_refused():
     """Losses were those of the model without the vector."""
-    for kind in (Steered, Prompted):
+    for kind in (Steered, Prompted, Twice):
         model = kind(make("llama").config).train()
         for read in (head_of, lambda model: capture_states(model, *batch(), layers=[0])):
             with pytest.raises(
