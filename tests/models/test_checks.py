@@ -35,6 +35,19 @@ def test_context_that_options_of_loading_extend(tmp_path, model_dir, changes):
     assert context_of(config_of(str(model_dir), args)) == 2048
 
 
+@pytest.mark.parametrize("of", ["AutoModelForCausalLM", "AutoModelForImageTextToText"])
+def test_code_of_a_class_that_transformers_has_not(tmp_path, model_dir, of):
+    """Without `trust_remote_code`, the class of transformers for its `model_type` was loaded without a word."""
+    folder = shutil.copytree(model_dir, tmp_path / "own")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"architectures": ["OwnForCausalLM"], "auto_map": {of: "modeling_own.OwnForCausalLM"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(
+        ConsistencyError, match=r"own contains Python code \(`auto_map` in config.json\), which is not run"
+    ):
+        load_model(str(folder))
+
+
 @pytest.mark.parametrize("trusts", [True, False])
 def test_code_of_a_class_that_transformers_has(tmp_path, model_dir, caplog, trusts):
     """With `trust_remote_code`, the code beside the weights was left out without a word."""

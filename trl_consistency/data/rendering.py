@@ -505,6 +505,8 @@ def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 
 def _without_end(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[int]:
+    if not ids or ids[-1] not in tokenizer.added_tokens_decoder:
+        return ids
     appended = appended_tokens(tokenizer)
     return ids[: -len(appended)] if appended and ids[-len(appended) :] == appended else ids
 

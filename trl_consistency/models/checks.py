@@ -30,6 +30,8 @@ TRAIN_IN_FLOAT32 = (
 )
 DTYPES = (None, "auto", "bfloat16", "float16", "float32")
 
+NEEDS_CODE = "{} contains Python code (`auto_map` in config.json), which is not run. If you trust it, set `trust_remote_code: true`."
+
 # Options of `from_pretrained` that are not keys of the config
 LOADING = (
     *("allow_all_kernels", "attn_implementation", "cache_dir", "code_revision", "device_map", "device_mesh", "dtype"),
@@ -170,10 +172,7 @@ def load_config(
         config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=trust_remote_code, **changes)
     except Exception as error:  # faults in the file have no common error type
         if not trust_remote_code and "trust_remote_code" in str(error):
-            raise ConsistencyError(
-                f"{model} contains Python code (`auto_map` in config.json), which is not run. If you trust it, set "
-                "`trust_remote_code: true`."
-            ) from None
+            raise ConsistencyError(NEEDS_CODE.format(model)) from None
         file = Path(model) if os.path.isfile(model) else Path(model) / CONFIG_NAME
         reason = fault_in(file) or one_line(error)
         if (content := object_in(file)) is not None and "model_type" not in content:
@@ -183,7 +182,9 @@ def load_config(
         raise ConsistencyError(f"{model} cannot be loaded: {reason}") from None
     if not trust_remote_code:
         _check_kernels(model, config)
-    elif _has_known_class(config):
+        if _own_classes(config) and not _has_known_class(config):
+            raise ConsistencyError(NEEDS_CODE.format(model))
+    elif _own_classes(config) and _has_known_class(config):
         logger.warning_once(
             f"{model} brings code for its class, and transformers has one of that name, `{config.architectures[0]}`: transformers' is loaded, as by "
             "TRL, though `trust_remote_code` is set. If that code computes something else, rename its class."
@@ -191,10 +192,14 @@ def load_config(
     return config
 
 
+def _own_classes(config: PreTrainedConfig) -> bool:
+    """Whether a model brings code for its class. (`AutoConfig` alone is code for its config.)"""
+    return any(name.startswith("AutoModel") for name in getattr(config, "auto_map", None) or {})
+
+
 def _has_known_class(config: PreTrainedConfig) -> bool:
-    """Whether a model's own code is not run, since TRL looks for the class by its name in transformers first."""
-    own = (getattr(config, "auto_map", None) or {}).get("AutoModelForCausalLM")
-    return own is not None and bool(config.architectures) and hasattr(transformers, config.architectures[0])
+    """Whether transformers has a class of the model's name, which TRL looks for first: code of the model's own is not run then."""
+    return not config.architectures or hasattr(transformers, str(config.architectures[0]))
 
 
 def _check_kernels(model: str, config: PreTrainedConfig) -> None:
