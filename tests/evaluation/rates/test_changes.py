@@ -1,8 +1,10 @@
 """Differences of two rates over the same rows: what they hide, and how often their intervals hold the truth."""
 
+from itertools import product
+
 import numpy as np
 import pytest
-from scipy.stats import norm
+from scipy.stats import beta, norm
 
 from trl_consistency.evaluation.rates.changes import estimate_change
 from trl_consistency.evaluation.rates.intervals import Sample, estimate
@@ -57,6 +59,18 @@ def test_a_loss_of_one_source_is_no_loss_of_all():
 def test_few_sources_show_no_change(sources):
     after = np.tile(np.arange(10) >= 3, sources)
     assert change([True] * 10 * sources, after, names_of(sources, 10)).interval[1] > 0
+
+
+def test_of_four_sources_no_change_is_beyond_its_interval():
+    """One from all to 1 of 32 was, though one from all to none is not, and a warning says that none can be."""
+    for rows in (2, 4, 8):
+        names = names_of(4, rows)
+        for first, *others in product((0, 1, rows), repeat=4):
+            after = np.concatenate([np.arange(rows) < of for of in (first, *others)])
+            for before in (np.ones(len(after), bool), np.zeros(len(after), bool), np.arange(len(after)) < 1):
+                low, high = change(before, after, names).interval
+                assert low <= 0 <= high
+                assert low <= after.mean() - before.mean() <= high
 
 
 @pytest.mark.parametrize("answers", ["right", "half"])
@@ -137,6 +151,33 @@ def test_coverage(draw, figures):
         low, high = change(before, after, names).interval
         held += low <= truth <= high
     assert held / 400 >= 0.93
+
+
+def unlike(rng, sources, rows, rate, before, after):
+    """Neither better nor worse. What fails before are sources as a whole, and single rows after, or the reverse."""
+    drawn = rng.random(sources)
+    of_sources = (beta.ppf(drawn, rate * (1 / of - 1), (1 - rate) * (1 / of - 1)) for of in (before, after))
+    return *(rng.random(sources * rows) < of.repeat(rows) for of in of_sources), 0.0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("figures", "expected"),
+    [
+        ((20, 11, 0.95, 0.9, 0.1), 0.91),
+        ((20, 11, 0.95, 0.1, 0.9), 0.88),
+        ((50, 10, 0.97, 0.8, 0.1), 0.86),
+        ((100, 20, 0.98, 0.95, 0.1), 0.76),
+    ],
+)
+def test_coverage_where_gains_and_losses_are_not_alike(figures, expected):
+    """docs/evaluate.md says so."""
+    rng, names, held = np.random.default_rng(0), names_of(*figures[:2]), 0
+    for _ in range(400):
+        before, after, truth = unlike(rng, *figures)
+        low, high = change(before, after, names).interval
+        held += low <= truth <= high
+    assert held / 400 == pytest.approx(expected, abs=0.03)
 
 
 @pytest.mark.long
