@@ -73,6 +73,19 @@ def test_of_four_sources_no_change_is_beyond_its_interval():
                 assert low <= after.mean() - before.mean() <= high
 
 
+@pytest.mark.parametrize(("sources", "rows"), [(20, 10), (250, 5), (100, 1)])
+def test_fewer_than_five_sources_that_changed_prove_nothing(sources, rows):
+    """Two of twenty that were cured but for one row of ten did, and two that were cured as a whole did not."""
+    names, none = names_of(sources, rows), np.zeros(sources * rows, bool)
+    for number in range(1, 7):
+        for left in {0, 1, rows // 2} - {rows}:
+            before = np.arange(sources).repeat(rows) < number
+            after = before & (np.tile(np.arange(rows), sources) < left)
+            for low, high in (change(before, after, names).interval, change(~before, ~after, names).interval):
+                assert number > 4 or low <= 0 <= high
+    assert change(np.arange(sources).repeat(rows) < 6, none, names).interval[1] < 0
+
+
 @pytest.mark.parametrize("answers", ["right", "half"])
 def test_no_change_has_an_interval(answers):
     given = np.ones(80, bool) if answers == "right" else np.arange(80) % 2 == 0
@@ -122,10 +135,24 @@ def flipped(rng, sources, rows, share):
     return before, before ^ turned, 0.0
 
 
+def partly(rng, sources, rows, share, left):
+    """Some sources turn but for a part of their rows, as many the one way as the other."""
+    drawn, few = rng.random(sources), rng.random((sources, rows)) < left
+    cured, fallen = ((drawn >= of) & (drawn < of + share) for of in (0, share))
+    before, after = (
+        np.where(of[:, None], True, np.where(other[:, None], few, False))
+        for of, other in ((cured, fallen), (fallen, cured))
+    )
+    return before.ravel(), after.ravel(), 0.0
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("draw", "figures"),
     [
+        (partly, (20, 10, 0.05, 0.2)),
+        (partly, (50, 10, 0.03, 0.2)),
+        (partly, (250, 5, 0.01, 0.2)),
         (normal, (100, 1, 0.4, 0.3, 0.0)),
         (normal, (40, 5, 0.8, 0.1, 0.3)),
         (normal, (60, 4, 0.05, 0.02, 0.5)),
