@@ -671,6 +671,7 @@ CASES: list[Case] = [
             ("learning_rate", -1.0, "at least 0"),
             ("learning_rate", float("inf"), "at least 0"),
             ("weight_decay", -1.0, "at least 0"),
+            ("label_smoothing_factor", 1.0, "at least 0 and below 1"),
             ("weight_decay", float("nan"), "at least 0"),
             ("max_grad_norm", -1.0, "at least 0 (0 is none)"),
             ("max_grad_norm", float("nan"), "at least 0 (0 is none)"),

@@ -58,6 +58,7 @@ TRAINING = {
     "per_device_eval_batch_size": at_least(1),
     "gradient_accumulation_steps": Allowed("at least 1", lambda steps: int(steps) >= 1),
     "eval_accumulation_steps": at_least(1).or_none(),
+    "label_smoothing_factor": BELOW_ONE,
     "neftune_noise_alpha": above(0).or_none(),
     "pad_to_multiple_of": Allowed("at least 1, or None", lambda of: not isinstance(of, int) or of >= 1),
     "logging_steps": at_least(0),
