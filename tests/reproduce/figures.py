@@ -13,6 +13,7 @@ from scipy.stats import t
 from tests.reproduce.cells import CELLS_DIR, margins_of, read_cell, samples_of
 from tests.reproduce.plan import Plan
 from trl_consistency.errors import ConsistencyError
+from trl_consistency.evaluation.rates.changes import reaching_zero
 from trl_consistency.evaluation.rates.intervals import (
     LEVEL,
     NATS,
@@ -152,7 +153,8 @@ def mean_of(rows: Rows, unit: str) -> Estimate:
 
 def _difference(base: Rows, other: Rows, unit: str) -> Estimate:
     if isinstance(base, Sample) and isinstance(other, Sample):
-        return replace(estimate([base, other], lambda one, two: two - one, (-1.0, 1.0)), unit="pp")
+        found = replace(estimate([base, other], lambda one, two: two - one, (-1.0, 1.0)), unit="pp")
+        return reaching_zero(found, base, other)
     assert isinstance(base, Values)
     assert isinstance(other, Values)
     return estimate_mean(other.minus(base), unit=unit)

@@ -47,10 +47,16 @@ def estimate_change(before: Sample, after: Sample) -> Estimate:
     if effective_sources(before.sources) >= FEWEST_SOURCES:
         nearer = _of_changed_rows(before.values(), after.values(), before.sources)
         low, high = max(low, nearer[0]), min(high, nearer[1])
+    return reaching_zero(replace(found, interval=(low, high)), before, after)
+
+
+def reaching_zero(found: Estimate, before: Sample, after: Sample) -> Estimate:
+    """Returns the estimate of a change, whose interval reaches to 0 if too few sources changed to prove one."""
+    assert found.interval is not None
     _, codes = np.unique(np.array(before.sources), return_inverse=True)
-    if np.count_nonzero(np.bincount(codes, after.values() - before.values())) < FEWEST_CHANGED:
-        low, high = min(low, 0.0), max(high, 0.0)
-    return replace(found, interval=(low, high))
+    if np.count_nonzero(np.bincount(codes, after.values() - before.values())) >= FEWEST_CHANGED:
+        return found
+    return replace(found, interval=(min(found.interval[0], 0.0), max(found.interval[1], 0.0)))
 
 
 def _of_changed_rows(before: np.ndarray, after: np.ndarray, sources: Sequence[str]) -> tuple[float, float]:
