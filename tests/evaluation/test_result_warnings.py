@@ -14,6 +14,7 @@ from trl_consistency.data.answers import ANSWER_INSTRUCTION
 from trl_consistency.evaluation import PairSet, answer_pairs, evaluate, measure_distances
 from trl_consistency.evaluation.answers.generate import AnswerOptions, generate_answers
 from trl_consistency.evaluation.grading.judge import Judgement, LocalJudge
+from trl_consistency.evaluation.rates.changes import estimate_change
 from trl_consistency.evaluation.rates.intervals import FEWEST_SOURCES, Estimate, Sample, effective_sources, estimate
 from trl_consistency.evaluation.result_warnings import warnings_of_rows
 from trl_consistency.evaluation.side_effects import measure_side_effects
@@ -205,6 +206,19 @@ def test_sources_of_unequal_sizes_count_as_fewer(tokenizer, monkeypatch, sizes, 
     assert assurances(summary, {"base": base, "lora": trained}) == []
     assert bool(findings) == (told is None)
     assert [told in text for text in base.warnings()] == [True] * (told is not None)
+
+
+def test_a_loss_in_a_few_of_many_sources_is_not_called_none():
+    """Two of twenty questions lost nine of ten rows each. The interval reaches to 0, since so few changed: that is no assurance."""
+    names = [str(number // 10) for number in range(200)]
+    before = Sample([number not in (0, 10) for number in range(200)], names)
+    after = Sample([number >= 20 for number in range(200)], names)
+    lost, gained = estimate_change(before, after), estimate_change(after, before)
+    assert lost.interval[1] == gained.interval[0] == 0.0
+    assert _any_worse({"clean_accuracy": lost}, ())
+    assert _any_worse({"attack_success": gained}, ())
+    assert not _any_worse({"clean_accuracy": gained, "attack_success": lost}, ())
+    assert not _any_worse({"clean_accuracy": estimate_change(after, after)}, ())
 
 
 @pytest.mark.parametrize(("sources", "holds"), [(4, True), (5, False)])

@@ -56,9 +56,7 @@ def test_code_of_a_class_that_transformers_has(tmp_path, model_dir, caplog, trus
     classes = {"AutoModelForCausalLM": f"modeling_own.{config['architectures'][0]}"}
     (folder / "config.json").write_text(json.dumps(config | {"auto_map": classes}))
     load_model(str(folder), trust_remote_code=trusts)
-    said = (
-        "brings code for its class, and transformers has one of that name, `Qwen3ForCausalLM`: transformers' is loaded"
-    )
+    said = "brings its own code for `Qwen3ForCausalLM`. transformers has a class of that name, and that one is loaded"
     assert (said in caplog.text) == trusts
 
 

@@ -186,8 +186,8 @@ def load_config(
             raise ConsistencyError(NEEDS_CODE.format(model))
     elif _own_classes(config) and _has_known_class(config):
         logger.warning_once(
-            f"{model} brings code for its class, and transformers has one of that name, `{config.architectures[0]}`: transformers' is loaded, as by "
-            "TRL, though `trust_remote_code` is set. If that code computes something else, rename its class."
+            f"{model} brings its own code for `{config.architectures[0]}`. transformers has a class of that name, and that one is loaded, as in TRL, "
+            "although `trust_remote_code` is set. If the code computes something else, rename its class."
         )
     return config
 

@@ -40,7 +40,7 @@ def check_trainable(quantization: Mapping[str, Any]) -> None:
     method, status = quantization.get("quant_method"), quantization.get("quantization_status")
     if method == "compressed-tensors" and getattr(status, "value", status) == "compressed":
         raise ConsistencyError(
-            "The weights are compressed (`compressed-tensors`), and cannot be trained or hold an adapter so. In Python, load the model with "
+            "The weights are compressed (`compressed-tensors`), and can neither be trained nor hold an adapter. In Python, load the model with "
             "`quantization_config=CompressedTensorsConfig(dequantize=True)` from transformers. Or name a model that is not compressed."
         )
 

@@ -130,15 +130,17 @@ def assurances(summary: Mapping[str, Any], found: Mapping[str, Results]) -> list
 def _any_worse(differences: Mapping[str, Estimate], of_few: Collection[str]) -> bool:
     """
     Whether a metric got worse beyond its interval, or may have, since it has none. In metrics `of_few` sources, any loss counts: the
-    interval holds every change of a share. Other words than before are no worse.
+    interval holds every change of a share. So does a loss whose interval ends at 0, where it was made to reach: few sources changed,
+    which proves no gain, and is no proof that nothing was lost. Other words than before are no worse.
     """
     for key, difference in differences.items():
         name, _, _ = key.partition("/")
         low, high = difference.interval or (1.0, -1.0)
         if difference.sources < 2 or (key in of_few and difference.unit not in DIGITS):
             low = high = difference.value
+        is_up_worse = METRICS[name].is_failure or METRICS[name].is_gap
         if name != "reference_agreement" and (
-            low > 0 if METRICS[name].is_failure or METRICS[name].is_gap else high < 0
+            low >= 0 < difference.value if is_up_worse else high <= 0 > difference.value
         ):
             return True
     return False
